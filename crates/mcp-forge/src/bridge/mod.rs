@@ -1,0 +1,1 @@
+//! The bridge: granted tools of upstream MCP servers, as functions of a turn.

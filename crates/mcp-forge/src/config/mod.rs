@@ -1,0 +1,119 @@
+//! The configuration: raw as written, then checked and typed. Nothing downstream sees a raw key.
+
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+
+use crate::limits::Limits;
+
+/// Everything an operator decides, checked. `Config::default()` is what no file at all means.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// Where state lives: `--data-dir`, `MCP_FORGE_DATA_DIR`, else the XDG data directory.
+    pub data_dir: PathBuf,
+    /// Limits a request gets when it does not ask.
+    pub default_limits: Limits,
+    /// Limits a request may ask for at most.
+    pub max_limits: Limits,
+    /// Sandboxes alive at once; more wait.
+    pub max_concurrent: usize,
+    /// What may be kept of one turn's output and results.
+    pub caps: OutputCaps,
+    /// What one turn may do with tools.
+    pub bridge: BridgeLimits,
+    /// The security profile.
+    pub profile: Profile,
+    /// Layers that may be missing below the profile, by name. The operator's explicit choice.
+    pub allow_degraded: Vec<String>,
+    /// The native engine's settings.
+    pub native: NativeConfig,
+    /// Directory of the audit log's files.
+    pub audit_dir: PathBuf,
+    /// The MCP servers under `mcp_tools`, by name.
+    pub upstreams: BTreeMap<String, Upstream>,
+}
+
+/// Caps on what a turn may send back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutputCaps {
+    /// Bytes kept of stdout and of stderr, each. Default 1 MiB.
+    pub output_bytes: usize,
+    /// Bytes read of both together before the turn is ended as `output_limit`. Default 256 MiB.
+    pub flood_bytes: u64,
+    /// Bytes of the result as JSON. Default 1 MiB.
+    pub result_bytes: usize,
+    /// Bytes of all displays. Default 8 MiB.
+    pub display_bytes: usize,
+}
+
+/// Caps on tool calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BridgeLimits {
+    /// Calls a turn may make. Default 1000.
+    pub max_calls: u64,
+    /// Calls a turn may have in flight. Default 32.
+    pub max_in_flight: usize,
+    /// Bytes through tools a turn may move, both ways. Default 256 MiB.
+    pub max_bytes: u64,
+    /// Bytes of one answer. Default 64 MiB.
+    pub max_answer_bytes: usize,
+}
+
+/// How much isolation is required.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    /// Namespaces, read-only root, seccomp, no_new_privs, no capabilities; cgroup and Landlock where the host has them.
+    Desktop,
+    /// Every layer.
+    Strict,
+}
+
+/// The native engine's settings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NativeConfig {
+    /// `python.path`; `None` looks on PATH.
+    pub python: Option<PathBuf>,
+    /// What the sandbox sees as `/`.
+    pub rootfs: Rootfs,
+}
+
+/// What the sandbox sees as `/`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rootfs {
+    /// The host's `/usr` and the interpreter's prefix, read-only.
+    Host,
+    /// A private copy of the interpreter and its libraries.
+    Minimal,
+}
+
+/// One MCP server to connect to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Upstream {
+    /// How to reach it.
+    pub transport: Transport,
+    /// Time for start and handshake. Default 60 s (`npx` may have to download).
+    pub start_timeout: Duration,
+    /// Time for one call. Default 120 s.
+    pub call_timeout: Duration,
+}
+
+/// How an upstream is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Transport {
+    /// A child process that speaks MCP on its stdio.
+    Stdio {
+        /// Program, found on PATH.
+        command: String,
+        /// Its arguments.
+        args: Vec<String>,
+        /// Added to a small base environment (PATH, HOME, LANG, ...).
+        env: BTreeMap<String, String>,
+        /// Working directory.
+        cwd: Option<PathBuf>,
+    },
+    /// A Streamable HTTP endpoint.
+    Http {
+        /// `http://` or `https://`.
+        url: String,
+        /// Sent with every request. Secret: never logged.
+        headers: BTreeMap<String, String>,
+    },
+}

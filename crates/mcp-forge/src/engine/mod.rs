@@ -1,0 +1,187 @@
+//! Where sandboxes come from. An engine yields byte streams and a way to kill; nothing more.
+//!
+//! Protocol, deadlines, limits and tools are written once, above this seam.
+
+use std::fmt;
+
+use serde::Serialize;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::limits::Limits;
+
+pub mod native;
+
+/// Engine-neutral description of one sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SandboxSpec {
+    /// Names the sandbox in cgroups, logs and the audit: `[a-z0-9-]`, at most 64 characters.
+    pub id: String,
+    /// What all its processes together may use.
+    pub limits: Limits,
+}
+
+/// Starts sandboxes.
+#[async_trait::async_trait]
+pub trait Engine: fmt::Debug + Send + Sync {
+    /// The name in requests and responses: `native`, `podman`.
+    fn name(&self) -> &'static str;
+
+    /// Looks at the host and says what this engine can enforce here. Starts nothing that stays.
+    async fn probe(&self) -> Probe;
+
+    /// Starts one sandbox with the runner attached.
+    ///
+    /// # Errors
+    ///
+    /// [`LaunchError`]; nothing is left running.
+    async fn launch(&self, spec: &SandboxSpec) -> Result<Sandbox, LaunchError>;
+}
+
+/// A running sandbox: the same four things whatever the engine, and what it is made of.
+pub struct Sandbox {
+    /// Frames to and from the runner. UNTRUSTED on the way in.
+    pub connection: Box<dyn Duplex>,
+    /// File descriptor 1 of everything inside. UNTRUSTED.
+    pub stdout: Box<dyn AsyncRead + Send + Unpin>,
+    /// File descriptor 2 of everything inside. UNTRUSTED.
+    pub stderr: Box<dyn AsyncRead + Send + Unpin>,
+    /// Ends the sandbox; dropping it kills.
+    pub guard: Box<dyn Guard>,
+    /// The layers in force.
+    pub isolation: Isolation,
+}
+
+impl fmt::Debug for Sandbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sandbox").field("isolation", &self.isolation).finish_non_exhaustive()
+    }
+}
+
+/// Bytes both ways.
+pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+/// Ends a sandbox. Implementations also kill on drop.
+#[async_trait::async_trait]
+pub trait Guard: Send {
+    /// Kills everything inside, waits until nothing is left, and says how it ended.
+    async fn kill(self: Box<Self>) -> Ending;
+}
+
+/// What the engine saw of a sandbox's end. Facts from the kernel, not claims from inside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ending {
+    /// Why it ended.
+    pub cause: ExitCause,
+    /// What it had used by then.
+    pub usage: Usage,
+}
+
+/// How a sandbox ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExitCause {
+    /// It was alive until we killed it.
+    Killed,
+    /// The runner exited by itself with this status.
+    Exited(i32),
+    /// The runner was ended by this signal, from inside.
+    Signaled(i32),
+    /// It went over its memory limit.
+    OutOfMemory,
+    /// The engine lost sight of it; what is known of why.
+    Lost(String),
+}
+
+/// What a sandbox used, as far as the engine could measure.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// CPU time of all processes, in milliseconds.
+    pub cpu_ms: Option<u64>,
+    /// Highest memory use, in bytes.
+    pub memory_peak_bytes: Option<u64>,
+}
+
+/// What keeps a sandbox in: shown in every response.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+pub struct Isolation {
+    /// Which engine.
+    pub engine: String,
+    /// The security profile that was asked for.
+    pub profile: String,
+    /// Each layer of the engine.
+    pub layers: Vec<Layer>,
+    /// Each limit.
+    pub limits: Vec<LimitReport>,
+}
+
+/// One isolation layer, as installed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+pub struct Layer {
+    /// For example `seccomp`.
+    pub name: String,
+    /// Whether it holds.
+    pub state: LayerState,
+    /// What it consists of here, or why it is missing and how to get it.
+    pub detail: String,
+}
+
+/// Whether a layer holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LayerState {
+    /// Installed and in force.
+    Enforced,
+    /// Replaced by something weaker, named in the detail.
+    BestEffort,
+    /// Not there.
+    Missing,
+}
+
+/// One limit, as installed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+pub struct LimitReport {
+    /// For example `memory`.
+    pub name: String,
+    /// `enforced` by the kernel for the whole sandbox, or `best_effort`.
+    pub state: LayerState,
+    /// By what.
+    pub detail: String,
+}
+
+/// What an engine finds on this host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Probe {
+    /// Which engine.
+    pub engine: String,
+    /// Whether it can run a sandbox under the configured profile.
+    pub usable: bool,
+    /// Each layer and limit, with the fix in `detail` where one is missing.
+    pub layers: Vec<Layer>,
+    /// Each limit.
+    pub limits: Vec<LimitReport>,
+    /// Facts worth knowing: interpreter, kernel, warnings.
+    pub notes: Vec<String>,
+}
+
+/// A sandbox could not be started; nothing is left running.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// The profile requires a layer that this host does not give.
+    #[error("the sandbox was refused: {layer} is required by profile `{profile}` and missing here: {reason}. {fix}")]
+    LayerMissing {
+        /// The layer's name.
+        layer: String,
+        /// The profile that requires it.
+        profile: String,
+        /// The kernel's answer, explained.
+        reason: String,
+        /// What the operator can do.
+        fix: String,
+    },
+    /// No interpreter that can serve.
+    #[error("no usable Python: {0}")]
+    Python(String),
+    /// The sandbox failed on its way up.
+    #[error("the sandbox did not start: {0}")]
+    Start(String),
+}

@@ -1,0 +1,1 @@
+//! The native engine: Linux namespaces, built by `mcp-forge jail`.

@@ -1,0 +1,14 @@
+//! MCP-Forge: an agent's Python in a sealed sandbox, with the user's MCP servers as functions.
+//!
+//! Read `service.rs` first: it is the application. One execution is `turn.rs`; where sandboxes
+//! come from is `engine/`; the sandbox itself is built by the crate `jail`.
+#![forbid(unsafe_code)]
+
+pub mod audit;
+pub mod bridge;
+pub mod config;
+pub mod engine;
+pub mod limits;
+pub mod runner;
+pub mod service;
+pub mod turn;

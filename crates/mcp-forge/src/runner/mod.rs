@@ -1,0 +1,3 @@
+//! The connection to a runner: framed, bounded, untrusted on the way in.
+
+pub mod wire;
