@@ -1,0 +1,111 @@
+//! Reads from a group's output how many tests passed and failed.
+
+/// Tests of one group, or of all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
+}
+
+impl Counts {
+    /// Adds up the closing lines of cargo test, of unittest, and of our own drivers. A group that
+    /// runs no test runner counts as one test; a failed group has at least one failure.
+    pub(crate) fn read(output: &str, succeeded: bool) -> Self {
+        let mut counts = output
+            .lines()
+            .filter_map(closing_line)
+            .fold(Self::default(), Self::plus);
+        if counts == Self::default() && succeeded {
+            counts.passed = 1;
+        }
+        if !succeeded {
+            counts.failed = counts.failed.max(1);
+        }
+        counts
+    }
+
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            passed: self.passed + other.passed,
+            failed: self.failed + other.failed,
+        }
+    }
+}
+
+fn closing_line(line: &str) -> Option<Counts> {
+    if let Some(rest) = line.strip_prefix("test result: ") {
+        // "test result: ok. 12 passed; 0 failed; 0 ignored; ..."
+        let (_, numbers) = rest.split_once(". ")?;
+        return passed_and_failed(numbers, "; ");
+    }
+    if let Some(rest) = line.strip_prefix("Ran ") {
+        // "Ran 12 tests in 0.3s"; the failures follow on a line of their own, and the group fails.
+        let (number, rest) = rest.split_once(' ')?;
+        return rest.starts_with("test").then_some(Counts {
+            passed: number.parse().ok()?,
+            failed: 0,
+        });
+    }
+    if line.starts_with(|first: char| first.is_ascii_digit()) {
+        return passed_and_failed(line, ", ");
+    }
+    None
+}
+
+/// `12 passed, 0 failed`, with whatever stands between and after.
+fn passed_and_failed(text: &str, separator: &str) -> Option<Counts> {
+    let mut parts = text.split(separator);
+    let passed = parts.next()?.strip_suffix(" passed")?.parse().ok()?;
+    let failed = parts.next()?.strip_suffix(" failed")?.parse().ok()?;
+    Some(Counts { passed, failed })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cargo_unittest_and_plain_lines_are_added_up() {
+        let output = "running 2 tests\n\
+            test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n\
+            test result: FAILED. 3 passed; 4 failed; 0 ignored; 0 measured; 0 filtered out\n\
+            Ran 10 tests in 0.120s\n\
+            5 passed, 1 failed\n";
+        assert_eq!(
+            Counts::read(output, false),
+            Counts {
+                passed: 20,
+                failed: 5
+            }
+        );
+    }
+
+    #[test]
+    fn a_group_without_a_test_runner_is_one_test() {
+        assert_eq!(
+            Counts::read("Checking xtask\n", true),
+            Counts {
+                passed: 1,
+                failed: 0
+            }
+        );
+        assert_eq!(
+            Counts::read("error: no\n", false),
+            Counts {
+                passed: 0,
+                failed: 1
+            }
+        );
+    }
+
+    #[test]
+    fn a_failure_that_no_line_counts_is_counted() {
+        assert_eq!(
+            Counts::read("Ran 3 tests in 0.1s\n\nFAILED (errors=1)\n", false),
+            Counts {
+                passed: 3,
+                failed: 1
+            }
+        );
+    }
+}
