@@ -18,6 +18,7 @@ use crate::{
 /// distributions ship, and npm has that too.
 const NPM: &[&str] = &[
     "@modelcontextprotocol/inspector@2.12.0",
+    "@modelcontextprotocol/sdk@1.32.2",
     "@modelcontextprotocol/server-everything@2026.8.31",
     "@modelcontextprotocol/server-filesystem@2026.8.31",
     #[cfg(target_arch = "x86_64")]
