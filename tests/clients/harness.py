@@ -82,11 +82,9 @@ class Forge:
         script = str(HERE / "github_like.py")
         return {name: {"command": sys.executable, "args": ["-B", script, name]} for name in names}
 
-    def command(self, name: str, upstreams: dict, python: str | None = None) -> list[str]:
+    def command(self, name: str, upstreams: dict, sections: dict) -> list[str]:
         """Writes a configuration and returns the command line that serves it."""
-        config: dict = {"mcp_tools": upstreams}
-        if python:
-            config["python"] = {"path": python}
+        config = {"mcp_tools": upstreams, **sections}
         path = self.directory / f"{name}.yaml"
         # JSON is YAML too.
         path.write_text(json.dumps(config, indent=2))
@@ -95,7 +93,8 @@ class Forge:
     @asynccontextmanager
     async def client(self, name: str, upstreams: dict, *, mode: str = "legacy", python: str | None = None):
         """A connected client of a new server."""
-        program, *arguments = self.command(name, upstreams, python)
+        sections = {"python": {"path": python}} if python else {}
+        program, *arguments = self.command(name, upstreams, sections)
         parameters = StdioServerParameters(command=program, args=arguments, env=self.environment)
         with self.log_path.open("a") as log:
             async with Client(stdio_client(parameters, errlog=log), mode=mode) as client:
@@ -110,10 +109,10 @@ class RawServer:
 
     @classmethod
     @asynccontextmanager
-    async def start(cls, forge: Forge, name: str, upstreams: dict):
+    async def start(cls, forge: Forge, name: str, upstreams: dict, **sections):
         with forge.log_path.open("a") as log:
             process = await asyncio.create_subprocess_exec(
-                *forge.command(name, upstreams),
+                *forge.command(name, upstreams, sections),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,

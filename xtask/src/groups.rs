@@ -160,10 +160,11 @@ pub(crate) fn ci() -> Vec<Group> {
     groups
 }
 
-fn cargo(workspace: &Workspace, arguments: &[&str]) -> Command {
+/// Arguments as one would type them; none has a blank in it.
+fn cargo(workspace: &Workspace, arguments: &str) -> Command {
     let mut cargo = command("cargo");
     cargo
-        .args(arguments)
+        .args(arguments.split(' '))
         .current_dir(&workspace.root)
         .env("INSTA_UPDATE", "no")
         .env("CARGO_TERM_COLOR", "never");
@@ -171,7 +172,7 @@ fn cargo(workspace: &Workspace, arguments: &[&str]) -> Command {
 }
 
 fn fmt(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
-    run(&mut cargo(workspace, &["fmt", "--all", "--check"]), log)?;
+    run(&mut cargo(workspace, "fmt --all --check"), log)?;
     Ok(Ran::Tests)
 }
 
@@ -180,49 +181,24 @@ fn build(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
     run(
         &mut cargo(
             workspace,
-            &[
-                "build",
-                "--package",
-                "mcp-forge",
-                "--features",
-                "negative-controls",
-            ],
+            "build --package mcp-forge --features negative-controls",
         ),
         log,
     )?;
     copy_executable(&workspace.binary(), &workspace.control_binary)?;
-    run(
-        &mut cargo(workspace, &["build", "--package", "mcp-forge"]),
-        log,
-    )?;
-    run(
-        &mut cargo(workspace, &["test", "--workspace", "--no-run"]),
-        log,
-    )?;
+    run(&mut cargo(workspace, "build --package mcp-forge"), log)?;
+    run(&mut cargo(workspace, "test --workspace --no-run"), log)?;
     Ok(Ran::Tests)
 }
 
 fn unit(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
-    run(
-        &mut cargo(workspace, &["test", "--workspace", "--lib", "--bins"]),
-        log,
-    )?;
+    run(&mut cargo(workspace, "test --workspace --lib --bins"), log)?;
     Ok(Ran::Tests)
 }
 
 fn clippy(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
     run(
-        &mut cargo(
-            workspace,
-            &[
-                "clippy",
-                "--workspace",
-                "--all-targets",
-                "--",
-                "-D",
-                "warnings",
-            ],
-        ),
+        &mut cargo(workspace, "clippy --workspace --all-targets -- -D warnings"),
         log,
     )?;
     Ok(Ran::Tests)
@@ -231,12 +207,7 @@ fn clippy(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
 fn doc(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
     let mut doc = cargo(
         workspace,
-        &[
-            "doc",
-            "--workspace",
-            "--no-deps",
-            "--document-private-items",
-        ],
+        "doc --workspace --no-deps --document-private-items",
     );
     run(doc.env("RUSTDOCFLAGS", "-D warnings"), log)?;
     Ok(Ran::Tests)
@@ -248,7 +219,7 @@ fn deny(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
             "cargo-deny is not installed (cargo install cargo-deny)",
         ));
     }
-    run(&mut cargo(workspace, &["deny", "check"]), log)?;
+    run(&mut cargo(workspace, "deny check"), log)?;
     Ok(Ran::Tests)
 }
 

@@ -8,14 +8,13 @@ use std::{
     collections::BTreeMap,
     env,
     io::{self, Write},
-    path::{Path, PathBuf},
-    time::Duration,
+    path::PathBuf,
 };
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{
-    config::{Config, Transport, Upstream},
+    config::Config,
     engine::{Isolation, LayerState},
     mcp::render::render,
     service::{ExecuteRequest, ExecuteResponse, Service, ServiceError},
@@ -23,20 +22,10 @@ use crate::{
 
 mod orders;
 mod screen;
+mod source;
 
 use screen::{Screen, size};
-
-/// The public filesystem server, in the version that our tests drive.
-const FILESYSTEM_SERVER: &str = "@modelcontextprotocol/server-filesystem@2026.8.31";
-
-/// What the agent sends; `/path/to/orders` stands for the folder.
-const CODE: &str = include_str!("../../../../../examples/orders.py");
-
-/// The tools that the code calls.
-const TOOLS: [&str; 2] = ["filesystem_list_directory", "filesystem_read_text_file"];
-
-/// `npx` may have to download the server.
-const START_TIMEOUT: Duration = Duration::from_secs(180);
+use source::Source;
 
 /// Arguments of `mcp-forge demo`.
 #[derive(Debug, Clone, Copy, clap::Args)]
@@ -51,11 +40,11 @@ pub struct DemoArgs {
 pub enum DemoError {
     /// No program that can fetch a public MCP server. Nothing was written.
     #[error(
-        "`npx` was not found on PATH, and the demo needs it to start a public MCP server. Install Node.js 20 or newer \
-         (Debian: apt-get install nodejs npm) and try again"
+        "`npx` was not found on PATH, nor `uvx` and `git`, and the demo needs them to start a public MCP server. \
+         Install Node.js 20 or newer (Debian: apt-get install nodejs npm) and try again"
     )]
     NoServer,
-    /// The data could not be written.
+    /// The data could not be written, or not be put under version control.
     #[error("the demo's data cannot be written to {path}: {source}")]
     Data {
         /// The folder.
@@ -74,6 +63,7 @@ pub enum DemoError {
 /// A demo with its data in place.
 #[derive(Debug)]
 pub struct Demo {
+    source: Source,
     folder: PathBuf,
     bytes: u64,
 }
@@ -86,13 +76,23 @@ impl Demo {
     ///
     /// [`DemoError::NoServer`] and [`DemoError::Data`].
     pub fn prepare(mut config: Config) -> Result<(Self, Config), DemoError> {
-        if !on_path("npx") {
-            return Err(DemoError::NoServer);
-        }
-        let folder = config.data_dir.join("demo").join("orders");
-        let bytes = orders::write(&folder).map_err(|source| DemoError::Data { path: folder.clone(), source })?;
-        config.upstreams = BTreeMap::from([("filesystem".to_owned(), filesystem_server(&folder))]);
-        Ok((Self { folder, bytes }, config))
+        let source = Source::find().ok_or(DemoError::NoServer)?;
+        let folder = config.data_dir.join("demo").join(source.folder());
+        let bytes = orders::write(&folder)
+            .and_then(|bytes| source.publish(&folder).map(|()| bytes))
+            .map_err(|source| DemoError::Data {
+                path: folder.clone(),
+                source,
+            })?;
+        config.upstreams = BTreeMap::from([(source.server().to_owned(), source.upstream(&folder))]);
+        Ok((
+            Self {
+                source,
+                folder,
+                bytes,
+            },
+            config,
+        ))
     }
 
     /// Runs the code and prints. The response says how the code ended.
@@ -108,7 +108,9 @@ impl Demo {
     ) -> Result<ExecuteResponse, DemoError> {
         if arguments.json {
             let mut nowhere = io::sink();
-            let response = service.execute(self.request(), &mut Screen::new(&mut nowhere, false)).await?;
+            let response = service
+                .execute(self.request(), &mut Screen::new(&mut nowhere, false))
+                .await?;
             serde_json::to_writer_pretty(&mut *out, &response).map_err(io::Error::from)?;
             writeln!(out)?;
             return Ok(response);
@@ -123,26 +125,30 @@ impl Demo {
 
     fn request(&self) -> ExecuteRequest {
         ExecuteRequest {
-            code: self.code(),
-            mcp_tools: Some(TOOLS.map(str::to_owned).to_vec()),
+            code: self.source.code(&self.folder),
+            mcp_tools: Some(
+                self.source
+                    .tools()
+                    .iter()
+                    .map(|&name| name.to_owned())
+                    .collect(),
+            ),
             ..ExecuteRequest::default()
         }
     }
 
-    /// JSON's string literals are Python's too.
-    fn code(&self) -> String {
-        let folder = Value::from(self.folder.to_string_lossy().into_owned()).to_string();
-        CODE.replace("\"/path/to/orders\"", &folder)
-    }
-
     fn introduce(&self, screen: &mut Screen<'_>) -> io::Result<()> {
         screen.step("The data: a year of a shop's orders, with a few mistakes in it")?;
-        screen.text(&format!("12 files, {}, in {}", size(self.bytes), self.folder.display()))?;
+        screen.text(&format!(
+            "12 files, {}, in {}",
+            size(self.bytes),
+            self.folder.display()
+        ))?;
         screen.step("The tools: a public MCP server, started like any other")?;
-        screen.text(&format!("npx -y {FILESYSTEM_SERVER} {}", self.folder.display()))?;
+        screen.text(&self.source.command_line(&self.folder))?;
         screen.step("The agent sends this Python instead of reading the files")?;
-        screen.quote(&self.code())?;
-        screen.step("It runs in a fresh sandbox (the first time, npx downloads the server)")
+        screen.quote(&self.source.code(&self.folder))?;
+        screen.step("It runs in a fresh sandbox (the first time, the server is downloaded)")
     }
 }
 
@@ -152,11 +158,22 @@ fn conclude(screen: &mut Screen<'_>, response: &ExecuteResponse) -> io::Result<(
     screen.step("What the model gets")?;
     let answer = text_for_model(response);
     screen.quote(&answer)?;
-    let through_tools = response.tool_calls.iter().map(|call| call.request_bytes + call.response_bytes).sum();
-    screen.emphasis(&format!("{} through tools, {} to the model", size(through_tools), size(answer.len() as u64)))?;
+    let through_tools = response
+        .tool_calls
+        .iter()
+        .map(|call| call.request_bytes + call.response_bytes)
+        .sum();
+    screen.emphasis(&format!(
+        "{} through tools, {} to the model",
+        size(through_tools),
+        size(answer.len() as u64)
+    ))?;
     screen.step("What kept the code in")?;
     screen.text(&layers(&response.isolation))?;
-    screen.text(&format!("{:.2} s, tool calls included", response.execution_time))?;
+    screen.text(&format!(
+        "{:.2} s, tool calls included",
+        response.execution_time
+    ))?;
     screen.step("Add it to your own agent")?;
     screen.text(&client_snippet())
 }
@@ -164,32 +181,45 @@ fn conclude(screen: &mut Screen<'_>, response: &ExecuteResponse) -> io::Result<(
 /// The text of the tool's result, as every MCP client would show it to its model.
 fn text_for_model(response: &ExecuteResponse) -> String {
     let result = render(response.clone());
-    let texts: Vec<&str> =
-        result.content.iter().filter_map(|block| block.as_text().map(|text| text.text.as_str())).collect();
+    let texts: Vec<&str> = result
+        .content
+        .iter()
+        .filter_map(|block| block.as_text().map(|text| text.text.as_str()))
+        .collect();
     texts.join("\n")
 }
 
 fn layers(isolation: &Isolation) -> String {
     let named = |state: LayerState| -> Vec<&str> {
-        isolation.layers.iter().filter(|layer| layer.state == state).map(|layer| layer.name.as_str()).collect()
+        isolation
+            .layers
+            .iter()
+            .filter(|layer| layer.state == state)
+            .map(|layer| layer.name.as_str())
+            .collect()
     };
-    let mut line = format!(
-        "{} engine, profile {}: {}",
-        isolation.engine,
-        isolation.profile,
-        named(LayerState::Enforced).join(", ")
-    );
-    for (state, words) in [(LayerState::BestEffort, "best effort"), (LayerState::Missing, "missing")] {
+    let enforced = named(LayerState::Enforced).join(", ");
+    let mut parts = vec![format!(
+        "{} engine, profile {}: {enforced}",
+        isolation.engine, isolation.profile
+    )];
+    for (state, words) in [
+        (LayerState::BestEffort, "best effort"),
+        (LayerState::Missing, "missing"),
+    ] {
         let names = named(state);
         if !names.is_empty() {
-            line.push_str(&format!("; {words}: {}", names.join(", ")));
+            parts.push(format!("{words}: {}", names.join(", ")));
         }
     }
-    line
+    parts.join("; ")
 }
 
 fn client_snippet() -> String {
-    let program = env::current_exe().map_or_else(|_| "mcp-forge".to_owned(), |path| path.display().to_string());
+    let program = env::current_exe().map_or_else(
+        |_| "mcp-forge".to_owned(),
+        |path| path.display().to_string(),
+    );
     let entry = json!({"mcpServers": {"forge": {"command": program, "args": ["serve"]}}});
     format!(
         "claude mcp add forge -- {program} serve\n\nor, in a client with a configuration file:\n\n{entry:#}\n\n\
@@ -197,46 +227,7 @@ fn client_snippet() -> String {
     )
 }
 
-fn filesystem_server(folder: &Path) -> Upstream {
-    Upstream {
-        transport: Transport::Stdio {
-            command: "npx".to_owned(),
-            args: vec!["-y".to_owned(), FILESYSTEM_SERVER.to_owned(), folder.to_string_lossy().into_owned()],
-            env: BTreeMap::new(),
-            cwd: None,
-        },
-        start_timeout: START_TIMEOUT,
-        call_timeout: Duration::from_secs(120),
-    }
-}
-
-fn on_path(program: &str) -> bool {
-    env::var_os("PATH").is_some_and(|path| env::split_paths(&path).any(|directory| directory.join(program).is_file()))
-}
-
 fn wants_colours() -> bool {
     use std::io::IsTerminal;
     io::stdout().is_terminal() && env::var_os("NO_COLOR").is_none()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_folder_gets_into_the_code_whatever_its_name_is() {
-        let demo = Demo { folder: PathBuf::from("/home/o\"brien/\\x"), bytes: 0 };
-        let code = demo.code();
-        assert!(code.contains(r#"FOLDER = "/home/o\"brien/\\x""#), "{code}");
-        assert!(!code.contains("/path/to/orders"));
-    }
-
-    #[test]
-    fn the_code_calls_only_the_tools_that_are_granted() {
-        let called: Vec<_> = CODE
-            .split(|character: char| !character.is_ascii_alphanumeric() && character != '_')
-            .filter(|word| word.starts_with("filesystem_"))
-            .collect();
-        assert_eq!(called, TOOLS);
-    }
 }

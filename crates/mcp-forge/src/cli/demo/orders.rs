@@ -1,10 +1,6 @@
 //! A year of a small shop's orders: the same bytes every time, with a few mistakes in them.
 
-use std::{
-    fmt::Write as _,
-    fs, io,
-    path::Path,
-};
+use std::{fmt::Write as _, fs, io, path::Path};
 
 /// Orders of one month.
 const ORDERS_A_MONTH: u32 = 7_000;
@@ -96,7 +92,10 @@ fn order(month: u32, index: u32, random: &mut Random) -> String {
 }
 
 fn mistake(month: u32, index: u32) -> Option<Mistake> {
-    MISTAKES.iter().find(|(in_month, at, _)| (*in_month, *at) == (month, index)).map(|(_, _, mistake)| *mistake)
+    MISTAKES
+        .iter()
+        .find(|(in_month, at, _)| (*in_month, *at) == (month, index))
+        .map(|(_, _, mistake)| *mistake)
 }
 
 /// Cents, shown as euros.
@@ -113,7 +112,10 @@ struct Random(u64);
 
 impl Random {
     fn below(&mut self, limit: u32) -> u32 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         // The upper bits are the good ones.
         u32::try_from((self.0 >> 33) % u64::from(limit)).unwrap_or(0)
     }
@@ -135,7 +137,10 @@ mod tests {
         assert!((4_000_000..8_000_000).contains(&bytes), "{bytes}");
         for month in 1..=12 {
             let name = format!("2025-{month:02}.csv");
-            assert_eq!(fs::read(first.path().join(&name)).unwrap(), fs::read(second.path().join(&name)).unwrap());
+            assert_eq!(
+                fs::read(first.path().join(&name)).unwrap(),
+                fs::read(second.path().join(&name)).unwrap()
+            );
         }
     }
 
@@ -144,12 +149,22 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         write(directory.path()).unwrap();
         for (month, index, mistake) in MISTAKES {
-            let table = fs::read_to_string(directory.path().join(format!("2025-{month:02}.csv"))).unwrap();
+            let table =
+                fs::read_to_string(directory.path().join(format!("2025-{month:02}.csv"))).unwrap();
             let id = format!("{month:02}-{index:05},");
             let rows: Vec<_> = table.lines().filter(|line| line.starts_with(&id)).collect();
-            let expected = if matches!(mistake, Mistake::Twice) { 2 } else { 1 };
+            let expected = if matches!(mistake, Mistake::Twice) {
+                2
+            } else {
+                1
+            };
             assert_eq!(rows.len(), expected, "{id}");
-            assert_eq!(rows[0].contains(",-"), matches!(mistake, Mistake::Negative), "{}", rows[0]);
+            assert_eq!(
+                rows[0].contains(",-"),
+                matches!(mistake, Mistake::Negative),
+                "{}",
+                rows[0]
+            );
         }
     }
 }

@@ -16,7 +16,13 @@ pub(super) struct Screen<'a> {
 
 impl<'a> Screen<'a> {
     pub(super) fn new(out: &'a mut (dyn Write + Send), colours: bool) -> Self {
-        Self { out, colours, step: 0, in_line: false, failed: None }
+        Self {
+            out,
+            colours,
+            step: 0,
+            in_line: false,
+            failed: None,
+        }
     }
 
     /// Begins a numbered step.
@@ -54,7 +60,10 @@ impl<'a> Screen<'a> {
         let mut names: Vec<&str> = calls.iter().map(|call| call.name.as_str()).collect();
         names.sort_unstable();
         names.dedup();
-        self.line(&format!("   {:<32} {:>6} {:>9} {:>11} {:>11}", "tool", "calls", "slowest", "sent", "received"))?;
+        self.line(&format!(
+            "   {:<32} {:>6} {:>9} {:>11} {:>11}",
+            "tool", "calls", "slowest", "sent", "received"
+        ))?;
         for name in names {
             let of_name = || calls.iter().filter(|call| call.name == name);
             let slowest = of_name().map(|call| call.duration_ms).max().unwrap_or(0);
@@ -86,7 +95,11 @@ impl<'a> Screen<'a> {
     }
 
     fn styled(&self, style: &str, text: &str) -> String {
-        if self.colours { format!("\u{1b}[{style}m{text}\u{1b}[0m") } else { text.to_owned() }
+        if self.colours {
+            format!("\u{1b}[{style}m{text}\u{1b}[0m")
+        } else {
+            text.to_owned()
+        }
     }
 
     fn stream(&mut self, text: &str) -> io::Result<()> {
@@ -111,7 +124,9 @@ impl Observer for Screen<'_> {
 
 /// Without the control characters with which output could take over the terminal.
 fn printable(text: &str) -> String {
-    text.chars().filter(|character| !character.is_control() || matches!(character, '\n' | '\t')).collect()
+    text.chars()
+        .filter(|character| !character.is_control() || matches!(character, '\n' | '\t'))
+        .collect()
 }
 
 /// `412 bytes`, `2.1 kB`, `5.1 MB`.
@@ -134,7 +149,17 @@ mod tests {
     #[test]
     fn sizes_read_well() {
         let sizes = [0, 412, 999, 1_000, 2_149, 5_061_234].map(size);
-        assert_eq!(sizes, ["0 bytes", "412 bytes", "999 bytes", "1.0 kB", "2.1 kB", "5.1 MB"]);
+        assert_eq!(
+            sizes,
+            [
+                "0 bytes",
+                "412 bytes",
+                "999 bytes",
+                "1.0 kB",
+                "2.1 kB",
+                "5.1 MB"
+            ]
+        );
     }
 
     #[test]
@@ -145,6 +170,9 @@ mod tests {
             screen.output(Stream::Stdout, text);
         }
         screen.check().unwrap();
-        assert_eq!(String::from_utf8(shown).unwrap(), "   > ab\n   > c[2Jd\n   > e\n");
+        assert_eq!(
+            String::from_utf8(shown).unwrap(),
+            "   > ab\n   > c[2Jd\n   > e\n"
+        );
     }
 }

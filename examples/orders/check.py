@@ -1,23 +1,3 @@
-# What the agent of `mcp-forge demo` sends: a year of shop orders, read through a tool, checked here.
-import asyncio, csv, io
-
-FOLDER = "/path/to/orders"
-
-
-def text_of(answer):
-    return answer if isinstance(answer, str) else answer["content"]
-
-
-listing = text_of(filesystem_list_directory(path=FOLDER))
-names = sorted(line.removeprefix("[FILE] ") for line in listing.splitlines() if line.startswith("[FILE] "))
-
-
-async def read(name):
-    text = text_of(await filesystem_read_text_file.aio(path=f"{FOLDER}/{name}"))
-    print(f"{name}: {len(text):,} characters", flush=True)
-    return list(csv.DictReader(io.StringIO(text)))
-
-
 months = await asyncio.gather(*(read(name) for name in names))  # all files at once
 
 revenue, seen, suspicious = {}, set(), []
