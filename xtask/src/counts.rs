@@ -15,6 +15,10 @@ impl Counts {
             .lines()
             .filter_map(closing_line)
             .fold(Self::default(), Self::plus);
+        // unittest says how many ran and, on another line, how many of those failed.
+        let failed_of_unittest: u64 = output.lines().filter_map(unittest_failures).sum();
+        counts.failed += failed_of_unittest;
+        counts.passed = counts.passed.saturating_sub(failed_of_unittest);
         if counts == Self::default() && succeeded {
             counts.passed = 1;
         }
@@ -39,7 +43,7 @@ fn closing_line(line: &str) -> Option<Counts> {
         return passed_and_failed(numbers, "; ");
     }
     if let Some(rest) = line.strip_prefix("Ran ") {
-        // "Ran 12 tests in 0.3s"; the failures follow on a line of their own, and the group fails.
+        // "Ran 12 tests in 0.3s"
         let (number, rest) = rest.split_once(' ')?;
         return rest.starts_with("test").then_some(Counts {
             passed: number.parse().ok()?,
@@ -50,6 +54,20 @@ fn closing_line(line: &str) -> Option<Counts> {
         return passed_and_failed(line, ", ");
     }
     None
+}
+
+/// `FAILED (failures=1, errors=2, skipped=5)`
+fn unittest_failures(line: &str) -> Option<u64> {
+    let numbers = line.strip_prefix("FAILED (")?.strip_suffix(')')?;
+    let failures = numbers.split(", ").filter_map(|part| {
+        part.strip_prefix("failures=")
+            .or(part.strip_prefix("errors="))
+    });
+    Some(
+        failures
+            .filter_map(|number| number.parse::<u64>().ok())
+            .sum(),
+    )
 }
 
 /// `12 passed, 0 failed`, with whatever stands between and after.
@@ -99,9 +117,21 @@ mod tests {
     }
 
     #[test]
+    fn failures_of_unittest_are_taken_from_those_that_ran() {
+        let output = "Ran 8 tests in 0.1s\n\nFAILED (failures=1, errors=2, skipped=5)\n";
+        assert_eq!(
+            Counts::read(output, false),
+            Counts {
+                passed: 5,
+                failed: 3
+            }
+        );
+    }
+
+    #[test]
     fn a_failure_that_no_line_counts_is_counted() {
         assert_eq!(
-            Counts::read("Ran 3 tests in 0.1s\n\nFAILED (errors=1)\n", false),
+            Counts::read("3 passed, 0 failed\n", false),
             Counts {
                 passed: 3,
                 failed: 1

@@ -1,6 +1,7 @@
 //! The groups of tests: what each is for, what it needs, and how it runs.
 
 use std::{
+    env,
     fs::{self, File},
     path::{Path, PathBuf},
     process::Command,
@@ -231,8 +232,9 @@ fn runner(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
         !pythons.is_empty(),
         "no Python from 3.10 to 3.14 was found on PATH; install python3.11"
     );
+    let mut failures = Vec::new();
     for python in pythons {
-        // Isolated from PYTHON* variables and user site, as in the sandbox.
+        // -s: without the packages of whoever runs the tests.
         let mut tests = command(&python);
         tests
             .args([
@@ -245,14 +247,25 @@ fn runner(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
                 "runner/tests",
             ])
             .current_dir(&workspace.root);
-        run(&mut tests, log).with_context(|| format!("with {}", python.display()))?;
+        failures.extend(run(&mut tests, log).err().map(|error| format!("{error:#}")));
     }
+    ensure!(failures.is_empty(), "{}", failures.join("; "));
     Ok(Ran::Tests)
 }
 
-/// pyenv puts a shim on PATH for every version it has, but lets only some of them run.
+/// On PATH, or among pyenv's: it puts a shim on PATH for every version, but lets only some run.
 fn usable_python(name: &str) -> Option<PathBuf> {
-    find_program(name).filter(|python| succeeds(command(python).args(["-c", "import sys"])))
+    let versions = env::var_os("PYENV_ROOT").map(|root| Path::new(&root).join("versions"));
+    let of_pyenv = versions
+        .and_then(|versions| fs::read_dir(versions).ok())
+        .into_iter()
+        .flatten()
+        .filter_map(|version| Some(version.ok()?.path().join("bin").join(name)))
+        .filter(|python| python.is_file());
+    find_program(name)
+        .into_iter()
+        .chain(of_pyenv)
+        .find(|python| succeeds(command(python).args(["-c", "import sys"])))
 }
 
 fn integration(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
