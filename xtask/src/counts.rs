@@ -28,6 +28,12 @@ impl Counts {
         counts
     }
 
+    /// Whether a test runner ran and found no test: a filter or a path that fits nothing.
+    pub(crate) fn ran_nothing(output: &str) -> bool {
+        let mut lines = output.lines().filter_map(closing_line).peekable();
+        lines.peek().is_some() && lines.all(|counts| counts == Self::default())
+    }
+
     pub(crate) fn plus(self, other: Self) -> Self {
         Self {
             passed: self.passed + other.passed,
@@ -114,6 +120,14 @@ mod tests {
                 failed: 1
             }
         );
+    }
+
+    #[test]
+    fn a_filter_that_fits_no_test_is_noticed() {
+        let none = "test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 7 filtered out\n";
+        assert!(Counts::ran_nothing(none));
+        assert!(!Counts::ran_nothing(&format!("{none}3 passed, 0 failed\n")));
+        assert!(!Counts::ran_nothing("Checking xtask\n"));
     }
 
     #[test]

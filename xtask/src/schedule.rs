@@ -7,6 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use anyhow::ensure;
+
 use crate::{
     counts::Counts,
     groups::{Group, Lane, Ran},
@@ -143,6 +145,10 @@ fn run_one(group: &Group, workspace: &Workspace) -> Report {
         .create_log(group.name)
         .and_then(|log| (group.run)(workspace, &log));
     let output = read_log(group.name, workspace);
+    let outcome = outcome.and_then(|ran| {
+        ensure!(!Counts::ran_nothing(&output), "no test was run");
+        Ok(ran)
+    });
     Report {
         name: group.name,
         counts: match outcome {
