@@ -3,17 +3,12 @@ import asyncio, csv, io
 
 FOLDER = "/path/to/orders"
 
-
-def text_of(answer):
-    return answer if isinstance(answer, str) else answer["content"]
-
-
-listing = text_of(filesystem_list_directory(path=FOLDER))
+listing = filesystem_list_directory(path=FOLDER)
 names = sorted(line.removeprefix("[FILE] ") for line in listing.splitlines() if line.startswith("[FILE] "))
 
 
 async def read(name):
-    text = text_of(await filesystem_read_text_file.aio(path=f"{FOLDER}/{name}"))
+    text = await filesystem_read_text_file.aio(path=f"{FOLDER}/{name}")
     print(f"{name}: {len(text):,} characters", flush=True)
     return list(csv.DictReader(io.StringIO(text)))
 

@@ -88,9 +88,9 @@ async function checkResourcesRead(era) {
 
 async function checkUpstream() {
   const path = join(allowed, "hello.txt");
-  const code = `answer = filesystem_read_text_file(path=${JSON.stringify(path)})\nstr(answer)`;
+  const code = `filesystem_read_text_file(path=${JSON.stringify(path)})`;
   const result = await execute("legacy", { code, mcp_tools: ["filesystem_read_text_file"] });
-  assert.match(result.structuredContent.result, /hello from a file/);
+  assert.equal(result.structuredContent.result, "hello from a file\n");
 }
 
 async function checkRefusal() {

@@ -240,8 +240,7 @@ async def check_file(forge: Forge, client) -> None:
     path = forge.allowed / "numbers.txt"
     path.write_text("\n".join(str(number) for number in range(100_000)))
     code = f"""
-answer = filesystem_read_text_file(path={str(path)!r})
-text = answer["content"] if isinstance(answer, dict) else answer
+text = filesystem_read_text_file(path={str(path)!r})
 sum(int(line) for line in text.splitlines())
 """
     response = await completed(client, code, mcp_tools=["filesystem_read_text_file"])
