@@ -10,7 +10,7 @@ from . import execution, hooks, originals
 from .channel import Channel
 
 # What a first turn may need beyond the core; a process that forks its turns loads it up front.
-LATE_MODULES = ("displays", "tools", "tracebacks", "foreign", "awaiting")
+LATE_MODULES = ("offered", "tools", "displays", "tracebacks", "foreign", "awaiting")
 
 
 def main(control_fd: int = 3) -> None:

@@ -100,13 +100,11 @@ class Turn:
 
     def make_module(self):
         """A fresh `__main__`, with the tools, `ToolError` and `display` in it."""
-        from . import tools
+        from .offered import offer
 
         module = class_of_module("__main__")
         module.__builtins__ = builtins
-        display = self.make_display()
-        names = tools.define(self.stubs, self.channel, display)
-        module.__dict__.update(names, display=display)
+        module.__dict__.update(offer(self.stubs, self.channel, self.make_display()))
         sys.modules["__main__"] = module
         hooks.adjust_after_import(
             {

@@ -2,35 +2,17 @@
 
 from .originals import BUILTINS as __builtins__
 
-import sys
 from _thread import allocate_lock
 
-from . import arguments, media
+from . import arguments
 from .channel import Closed, TooLarge
+from .media import from_value
+from .offered import ToolError
 
 CHILD_MESSAGE = "tools can be called only from the process that runs the code, not from a child of it"
 OVER_MESSAGE = "the turn is over; tools can no longer be called"
 LOST_MESSAGE = "the connection to the server was lost before the answer came"
 TOO_LARGE_MESSAGE = "the arguments are too large: over 16 MiB as JSON"
-
-
-class ToolError(Exception):
-    """A tool call failed.
-
-    `kind` is one of not_granted, invalid_arguments, tool, upstream, timeout, limit;
-    `tool` the function's name; `message` what happened.
-    """
-
-    __module__ = "mcp_forge"
-
-    def __init__(self, message: str = "", kind: str = "tool", tool: str = "") -> None:
-        super().__init__(message, kind, tool)
-        self.message = message
-        self.kind = kind
-        self.tool = tool
-
-    def __str__(self) -> str:
-        return f"{self.tool}: {self.message} ({self.kind})" if self.tool else self.message
 
 
 class Tool:
@@ -84,7 +66,22 @@ class Tool:
         return await wait_for_answer(Call(self.__name__), self._channel, values)
 
     def __repr__(self) -> str:
-        return f"<tool {describe(self)}; await {self.__name__}.aio(...) to call it asynchronously>"
+        return f"<tool {self._describe()}; await {self.__name__}.aio(...) to call it asynchronously>"
+
+    def summary(self) -> str:
+        """Signature and first line of the documentation."""
+        first = (self.__doc__ or "").strip().split("\n", 1)[0]
+        return f"{self._describe()}: {first}" if first else self._describe()
+
+    def _describe(self) -> str:
+        """The signature as Python would write it."""
+        parameters = []
+        for name, parameter in self._parameters.items():
+            text = f"{name}: {parameter['annotation']}"
+            if not parameter["required"]:
+                text += f" = {parameter.get('default')!r}"
+            parameters.append(text)
+        return f"{self.__name__}({', '.join(parameters)}) -> {self.__annotations__['return']}"
 
     def __reduce__(self):
         raise TypeError(f"{self.__name__} is a tool: it cannot be sent to another process")
@@ -123,7 +120,7 @@ class Tool:
         return f"; did you mean {close[0]!r}?" if close else ""
 
     def _refuse(self, problem: str):
-        raise TypeError(f"{self.__name__}() {problem}. Signature: {describe(self)}") from None
+        raise TypeError(f"{self.__name__}() {problem}. Signature: {self._describe()}") from None
 
 
 class Call:
@@ -165,44 +162,7 @@ class Call:
         failure = answer.get("error")
         if failure is not None:
             raise ToolError(failure["message"], failure["kind"], self.tool)
-        return media.from_value(answer["ok"])
-
-
-def define(stubs: list, channel, display) -> dict:
-    """The names that user code finds: each tool and `ToolError`; and the module `mcp_forge`."""
-    tools = {stub["name"]: Tool(stub, channel) for stub in stubs}
-    module = type(sys)("mcp_forge", "What MCP-Forge adds to this Python: tools, ToolError, display.")
-    module.__dict__.update(tools)
-
-    def list_tools() -> list:
-        """The granted tools, one line each: signature and first line of the documentation."""
-        return [summarize(tool) for tool in tools.values()]
-
-    list_tools.__name__ = list_tools.__qualname__ = "tools"
-    list_tools.__module__ = "mcp_forge"
-    module.tools = list_tools
-    module.display = display
-    module.ToolError, module.Media, module.Resource = ToolError, media.Media, media.Resource
-    module.__all__ = ["ToolError", "display", "tools", *tools]
-    sys.modules["mcp_forge"] = module
-    return {**tools, "ToolError": ToolError}
-
-
-def summarize(tool: Tool) -> str:
-    """For example `search(query: str, limit: int = 10) -> list: Searches the issues.`"""
-    first = (tool.__doc__ or "").strip().split("\n", 1)[0]
-    return f"{describe(tool)}: {first}" if first else describe(tool)
-
-
-def describe(tool: Tool) -> str:
-    """The signature as Python would write it."""
-    parameters = []
-    for name, parameter in tool._parameters.items():
-        text = f"{name}: {parameter['annotation']}"
-        if not parameter["required"]:
-            text += f" = {parameter.get('default')!r}"
-        parameters.append(text)
-    return f"{tool.__name__}({', '.join(parameters)}) -> {tool.__annotations__['return']}"
+        return from_value(answer["ok"])
 
 
 def allows_none(parameter: dict) -> bool:
