@@ -22,8 +22,15 @@ pub(crate) fn drop_all() -> Result<String, JailError> {
     }
     rustix::thread::clear_ambient_capability_set().map_err(failed("empty the ambient set"))?;
     let none = CapabilitySet::empty();
-    rustix::thread::set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
-        .map_err(failed("empty the sets"))?;
+    rustix::thread::set_capabilities(
+        None,
+        CapabilitySets {
+            effective: none,
+            permitted: none,
+            inheritable: none,
+        },
+    )
+    .map_err(failed("empty the sets"))?;
     Ok("all sets empty, secure bits locked".to_owned())
 }
 

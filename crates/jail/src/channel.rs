@@ -1,6 +1,9 @@
 //! The channel between keeper and init: whole messages, and an end when the other side dies.
 
-use std::{io, os::fd::{AsFd, BorrowedFd, OwnedFd}};
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
@@ -18,8 +21,12 @@ impl Channel {
     ///
     /// The kernel's answer.
     pub(crate) fn pair() -> io::Result<(Self, Self)> {
-        let (one, other) =
-            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let (one, other) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
         Ok((Self(one), Self(other)))
     }
 

@@ -2,11 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use crate::{
-    error::JailError,
-    spec::Layer,
-    sys,
-};
+use crate::{error::JailError, spec::Layer, sys};
 
 /// The descriptor on which the runner speaks with the server.
 pub(crate) const CONTROL: i32 = 3;
@@ -29,9 +25,14 @@ pub(crate) fn close_inherited() -> Result<String, JailError> {
     let failed = |step: &str| JailError::at(Layer::Descriptors, step.to_owned());
     sys::close_range(3, true).map_err(failed("close_range"))?;
     // Standard input is the launch socket, which is the server's.
-    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null").map_err(failed("open /dev/null"))?;
+    let null = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/null")
+        .map_err(failed("open /dev/null"))?;
     for standard in 0..=2 {
-        sys::duplicate_onto(null.as_fd(), standard).map_err(failed("replace the standard streams"))?;
+        sys::duplicate_onto(null.as_fd(), standard)
+            .map_err(failed("replace the standard streams"))?;
     }
     Ok("only 0 to 3 are passed".to_owned())
 }

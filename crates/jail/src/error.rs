@@ -35,8 +35,15 @@ pub enum JailError {
 
 impl JailError {
     /// Makes the closure that turns a kernel answer into a [`JailError::Step`].
-    pub(crate) fn at<E: Into<io::Error>>(layer: Layer, step: impl Into<String>) -> impl FnOnce(E) -> Self {
+    pub(crate) fn at<E: Into<io::Error>>(
+        layer: Layer,
+        step: impl Into<String>,
+    ) -> impl FnOnce(E) -> Self {
         let step = step.into();
-        move |source| Self::Step { layer, step, source: source.into() }
+        move |source| Self::Step {
+            layer,
+            step,
+            source: source.into(),
+        }
     }
 }

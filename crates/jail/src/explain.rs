@@ -6,6 +6,10 @@ use crate::{cgroup::CgroupError, spec::Layer};
 
 /// What the host says about itself that explains a refusal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts, each a yes or no"
+)]
 pub struct Facts {
     /// `kernel.apparmor_restrict_unprivileged_userns`.
     pub apparmor_restricts: bool,
@@ -20,11 +24,19 @@ pub struct Facts {
 impl Facts {
     /// Reads them from this host.
     pub fn read() -> Self {
-        let sysctl = |name: &str| fs::read_to_string(format!("/proc/sys/{name}")).unwrap_or_default().trim().to_owned();
+        let sysctl = |name: &str| {
+            fs::read_to_string(format!("/proc/sys/{name}"))
+                .unwrap_or_default()
+                .trim()
+                .to_owned()
+        };
         Self {
             apparmor_restricts: sysctl("kernel/apparmor_restrict_unprivileged_userns") == "1",
-            namespaces_switched_off: sysctl("user/max_user_namespaces") == "0" || sysctl("kernel/unprivileged_userns_clone") == "0",
-            in_container: ["/.dockerenv", "/run/.containerenv"].iter().any(|path| Path::new(path).exists())
+            namespaces_switched_off: sysctl("user/max_user_namespaces") == "0"
+                || sysctl("kernel/unprivileged_userns_clone") == "0",
+            in_container: ["/.dockerenv", "/run/.containerenv"]
+                .iter()
+                .any(|path| Path::new(path).exists())
                 || std::env::var_os("container").is_some(),
             root: rustix::process::geteuid().is_root(),
         }
@@ -91,16 +103,21 @@ fn container(step: &str) -> (String, String) {
 
 /// Why there is no cgroup, and what to do.
 pub fn cgroup(error: &CgroupError) -> (String, String) {
-    let degraded = "or accept the named best-effort limits with `security.allow_degraded: [cgroup]`.";
+    let degraded =
+        "or accept the named best-effort limits with `security.allow_degraded: [cgroup]`.";
     let fix = match error {
-        CgroupError::NotMounted => format!("Mount cgroup v2 at /sys/fs/cgroup with the memory, pids and cpu controllers, {degraded}"),
+        CgroupError::NotMounted => format!(
+            "Mount cgroup v2 at /sys/fs/cgroup with the memory, pids and cpu controllers, {degraded}"
+        ),
         CgroupError::NotDelegated { .. } => format!(
             "Start the server in a scope of its own: `systemd-run --user --scope -p Delegate=yes mcp-forge serve`, or as a service with `Delegate=yes`, {degraded}"
         ),
         CgroupError::NotRoot { .. } => format!(
             "An ordinary user gets no limits from cgroup v1: boot with cgroup v2 (`systemd.unified_cgroup_hierarchy=1`), run the server as root, {degraded}"
         ),
-        CgroupError::Write { .. } => format!("Check that the limits fit this host and that the controller is enabled, {degraded}"),
+        CgroupError::Write { .. } => format!(
+            "Check that the limits fit this host and that the controller is enabled, {degraded}"
+        ),
     };
     (error.to_string(), fix)
 }
@@ -119,15 +136,69 @@ mod tests {
     fn each_cause_has_its_own_text_and_fix() {
         let eperm = libc::EPERM;
         let cases = [
-            ("apparmor", layer(Layer::UserNamespace, "clone: EPERM", eperm, &Facts { apparmor_restricts: true, ..facts() })),
-            ("switched off", layer(Layer::UserNamespace, "clone: ENOSPC", libc::ENOSPC, &facts())),
-            ("container", layer(Layer::ProcSubset, "mount proc: EPERM", eperm, &Facts { in_container: true, ..facts() })),
-            ("old kernel", layer(Layer::MountNamespace, "open_tree: ENOSYS", libc::ENOSYS, &facts())),
-            ("unknown", layer(Layer::UserNamespace, "clone: EPERM", eperm, &facts())),
-            ("landlock", layer(Layer::Landlock, "restrict_self", 0, &facts())),
+            (
+                "apparmor",
+                layer(
+                    Layer::UserNamespace,
+                    "clone: EPERM",
+                    eperm,
+                    &Facts {
+                        apparmor_restricts: true,
+                        ..facts()
+                    },
+                ),
+            ),
+            (
+                "switched off",
+                layer(
+                    Layer::UserNamespace,
+                    "clone: ENOSPC",
+                    libc::ENOSPC,
+                    &facts(),
+                ),
+            ),
+            (
+                "container",
+                layer(
+                    Layer::ProcSubset,
+                    "mount proc: EPERM",
+                    eperm,
+                    &Facts {
+                        in_container: true,
+                        ..facts()
+                    },
+                ),
+            ),
+            (
+                "old kernel",
+                layer(
+                    Layer::MountNamespace,
+                    "open_tree: ENOSYS",
+                    libc::ENOSYS,
+                    &facts(),
+                ),
+            ),
+            (
+                "unknown",
+                layer(Layer::UserNamespace, "clone: EPERM", eperm, &facts()),
+            ),
+            (
+                "landlock",
+                layer(Layer::Landlock, "restrict_self", 0, &facts()),
+            ),
             ("no cgroup", cgroup(&CgroupError::NotMounted)),
-            ("not delegated", cgroup(&CgroupError::NotDelegated { path: PathBuf::from("/sys/fs/cgroup/user.slice") })),
-            ("v1 as user", cgroup(&CgroupError::NotRoot { path: PathBuf::from("/sys/fs/cgroup/memory/x") })),
+            (
+                "not delegated",
+                cgroup(&CgroupError::NotDelegated {
+                    path: PathBuf::from("/sys/fs/cgroup/user.slice"),
+                }),
+            ),
+            (
+                "v1 as user",
+                cgroup(&CgroupError::NotRoot {
+                    path: PathBuf::from("/sys/fs/cgroup/memory/x"),
+                }),
+            ),
             (
                 "limit refused",
                 cgroup(&CgroupError::Write {

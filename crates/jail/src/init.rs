@@ -10,6 +10,7 @@ use crate::{
     descriptors::{self, Streams},
     enter,
     error::JailError,
+    namespaces::Outside,
     rootfs::Sources,
     spec::{JailSpec, Layer, LayerReport},
     sys::{self, Side},
@@ -22,15 +23,35 @@ pub(crate) enum Message {
     /// All layers are in place.
     Sealed { layers: Vec<LayerReport> },
     /// A required step failed.
-    Refused { layer: Layer, step: String, errno: i32 },
+    Refused {
+        layer: Layer,
+        step: String,
+        errno: i32,
+    },
     /// Something else failed.
     Failed { message: String },
     /// The program is gone; everything else goes with init.
-    Ended { exited: Option<i32>, signaled: Option<i32> },
+    Ended {
+        exited: Option<i32>,
+        signaled: Option<i32>,
+    },
+}
+
+/// What the keeper knew before the fork.
+pub(crate) struct Surroundings {
+    /// The trees, opened where a privileged keeper could.
+    pub(crate) sources: Sources,
+    /// The namespaces to have left.
+    pub(crate) outside: Outside,
 }
 
 /// Init's whole life. Does not return.
-pub(crate) fn run(spec: &JailSpec, streams: Streams, sources: Sources, channel: &Channel) -> ! {
+pub(crate) fn run(
+    spec: &JailSpec,
+    streams: Streams,
+    surroundings: Surroundings,
+    channel: &Channel,
+) -> ! {
     // The keeper dies, we die: it is our only link to the server.
     let tied = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     // One byte: ids are mapped, cgroups are joined. Nothing when the keeper is already gone.
@@ -38,16 +59,21 @@ pub(crate) fn run(spec: &JailSpec, streams: Streams, sources: Sources, channel: 
     if tied.is_err() || released.is_none() {
         sys::exit_now(1);
     }
-    match start(spec, streams, sources, channel) {
+    match start(spec, streams, surroundings, channel) {
         Ok(worker) => reap_until_end(worker, channel),
         Err(error) => tell(channel, &describe(&error)),
     }
     sys::exit_now(0)
 }
 
-fn start(spec: &JailSpec, streams: Streams, sources: Sources, channel: &Channel) -> Result<i32, JailError> {
+fn start(
+    spec: &JailSpec,
+    streams: Streams,
+    surroundings: Surroundings,
+    channel: &Channel,
+) -> Result<i32, JailError> {
     let command = Command::of(spec)?;
-    let layers = enter(spec, sources)?;
+    let layers = enter(spec, surroundings.sources, &surroundings.outside)?;
     // After the last change of ids, which clears it.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).ok();
     // The program must not read init's memory or descriptors through /proc/1.
@@ -59,7 +85,10 @@ fn start(spec: &JailSpec, streams: Streams, sources: Sources, channel: &Channel)
             Ok(worker)
         }
         Ok(Side::Child) => become_program(&command, &streams, channel),
-        Err(source) => Err(JailError::Execute { program: spec.program.clone(), source }),
+        Err(source) => Err(JailError::Execute {
+            program: spec.program.clone(),
+            source,
+        }),
     }
 }
 
@@ -73,12 +102,16 @@ struct Command {
 impl Command {
     fn of(spec: &JailSpec) -> Result<Self, JailError> {
         let text = |text: &str| {
-            CString::new(text).map_err(|_| JailError::Launch(format!("a NUL byte in `{}`", text.escape_default())))
+            CString::new(text).map_err(|_| {
+                JailError::Launch(format!("a NUL byte in `{}`", text.escape_default()))
+            })
         };
         let arguments = std::iter::once(&spec.program).chain(&spec.arguments);
         Ok(Self {
             program: text(&spec.program)?,
-            arguments: arguments.map(|argument| text(argument)).collect::<Result<_, _>>()?,
+            arguments: arguments
+                .map(|argument| text(argument))
+                .collect::<Result<_, _>>()?,
             environment: spec
                 .environment
                 .iter()
@@ -98,7 +131,10 @@ fn become_program(command: &Command, streams: &Streams, channel: &Channel) -> ! 
         Ok(()) => sys::execute(&command.program, &command.arguments, &command.environment),
         Err(error) => error,
     };
-    let message = format!("cannot execute {}: {error}", command.program.to_string_lossy());
+    let message = format!(
+        "cannot execute {}: {error}",
+        command.program.to_string_lossy()
+    );
     tell(channel, &Message::Failed { message });
     sys::exit_now(127)
 }
@@ -109,7 +145,13 @@ fn reap_until_end(worker: i32, channel: &Channel) {
     loop {
         match rustix::process::wait(WaitOptions::empty()) {
             Ok(Some((pid, status))) if pid.as_raw_nonzero().get() == worker => {
-                tell(channel, &Message::Ended { exited: status.exit_status(), signaled: status.terminating_signal() });
+                tell(
+                    channel,
+                    &Message::Ended {
+                        exited: status.exit_status(),
+                        signaled: status.terminating_signal(),
+                    },
+                );
                 return;
             }
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -126,12 +168,18 @@ fn tell(channel: &Channel, message: &Message) {
 
 fn describe(error: &JailError) -> Message {
     match error {
-        JailError::Step { layer, step, source } => Message::Refused {
+        JailError::Step {
+            layer,
+            step,
+            source,
+        } => Message::Refused {
             layer: *layer,
             step: format!("{step}: {source}"),
             errno: source.raw_os_error().unwrap_or_default(),
         },
-        JailError::Launch(_) | JailError::Execute { .. } => Message::Failed { message: error.to_string() },
+        JailError::Launch(_) | JailError::Execute { .. } => Message::Failed {
+            message: error.to_string(),
+        },
     }
 }
 

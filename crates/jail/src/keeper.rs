@@ -18,11 +18,13 @@ use crate::{
     channel::Channel,
     descriptors::Streams,
     error::JailError,
-    explain, init, launch, namespaces, omitted,
+    explain, init, launch,
+    namespaces::{self, Outside},
+    omitted,
     rootfs::Sources,
     spec::{Cause, JailSpec, Layer, LayerReport, LimitReport, Report, State},
     sys::{self, Side},
-    watch::MemoryWatch,
+    watch::{self, MemoryWatch},
 };
 
 /// Serves the launch socket on standard input: one sandbox, from spec to exit report.
@@ -31,7 +33,12 @@ pub fn main() -> ExitCode {
     let (spec, streams) = match launch::receive(socket) {
         Ok(launch) => launch,
         Err(error) => {
-            launch::report(socket, &Report::Failed { message: error.to_string() });
+            launch::report(
+                socket,
+                &Report::Failed {
+                    message: error.to_string(),
+                },
+            );
             return ExitCode::FAILURE;
         }
     };
@@ -64,7 +71,14 @@ fn keep(socket: BorrowedFd<'_>, spec: &JailSpec, streams: Streams) -> Result<(),
     let memory_peak_bytes = cgroup.as_ref().and_then(Cgroup::memory_peak);
     remove(cgroup);
     match end {
-        Ok((cause, cpu_ms)) => launch::report(socket, &Report::Exited { cause, cpu_ms, memory_peak_bytes }),
+        Ok((cause, cpu_ms)) => launch::report(
+            socket,
+            &Report::Exited {
+                cause,
+                cpu_ms,
+                memory_peak_bytes,
+            },
+        ),
         Err(message) => return Err(Report::Failed { message }),
     }
     Ok(())
@@ -79,14 +93,30 @@ fn remove(cgroup: Option<Cgroup>) {
 /// Makes the cgroup, or decides that the run goes on without.
 fn join_plan(spec: &JailSpec) -> Result<(Option<Cgroup>, LayerReport), Report> {
     let layer = Layer::Cgroup;
-    let missing = |detail: String| (None, LayerReport { layer, state: State::Missing, detail });
+    let missing = |detail: String| {
+        (
+            None,
+            LayerReport {
+                layer,
+                state: State::Missing,
+                detail,
+            },
+        )
+    };
     if omitted(layer) {
         return Ok(missing("left out by a test build".to_owned()));
     }
     match Cgroup::create(&spec.id, &spec.limits) {
         Ok(cgroup) => {
             let detail = cgroup.describe();
-            Ok((Some(cgroup), LayerReport { layer, state: State::Enforced, detail }))
+            Ok((
+                Some(cgroup),
+                LayerReport {
+                    layer,
+                    state: State::Enforced,
+                    detail,
+                },
+            ))
         }
         Err(error) if spec.required.contains(&layer) => {
             let (reason, fix) = explain::cgroup(&error);
@@ -98,7 +128,11 @@ fn join_plan(spec: &JailSpec) -> Result<(Option<Cgroup>, LayerReport), Report> {
 
 /// Which limits the kernel holds for the whole sandbox, and which have only a stand-in.
 fn limit_reports(spec: &JailSpec, cgroup: Option<&Cgroup>) -> Vec<LimitReport> {
-    let report = |name: &str, state, detail: &str| LimitReport { name: name.to_owned(), state, detail: detail.to_owned() };
+    let report = |name: &str, state, detail: &str| LimitReport {
+        name: name.to_owned(),
+        state,
+        detail: detail.to_owned(),
+    };
     let held = |controller, stand_in: &str| {
         if cgroup.is_some_and(|cgroup| cgroup.has(controller)) {
             report(controller, State::Enforced, "cgroup")
@@ -112,11 +146,21 @@ fn limit_reports(spec: &JailSpec, cgroup: Option<&Cgroup>) -> Vec<LimitReport> {
         spec.limits.shm_bytes >> 20
     );
     vec![
-        held("memory", "per process by rlimit, all together by a watch ten times a second"),
-        held("cpu", "CPU seconds per process by rlimit; no share of a core is set"),
+        held(
+            "memory",
+            "per process by rlimit, all together by a watch ten times a second",
+        ),
+        held(
+            "cpu",
+            "CPU seconds per process by rlimit; no share of a core is set",
+        ),
         held("pids", "per user namespace by rlimit"),
         report("storage", State::Enforced, &storage),
-        report("timeout", State::Enforced, "wall clock, then SIGKILL to pid 1 of the sandbox"),
+        report(
+            "timeout",
+            State::Enforced,
+            "wall clock, then SIGKILL to pid 1 of the sandbox",
+        ),
     ]
 }
 
@@ -131,23 +175,36 @@ impl Starting {
     /// Forks init. In the child this does not return.
     fn fork(spec: &JailSpec, streams: Streams) -> Result<Self, Report> {
         let privileged = rustix::process::geteuid().is_root();
-        let sources = if privileged { Sources::open(&spec.trees).map_err(|error| refusal(&error))? } else { Sources::default() };
+        let sources = if privileged {
+            Sources::open(&spec.trees).map_err(|error| refusal(&error))?
+        } else {
+            Sources::default()
+        };
         if privileged {
             // The server's groups must not follow into the sandbox; without privilege they cannot be left.
             rustix::thread::set_thread_groups(&[]).map_err(|error| failure(&error))?;
         }
         let (ours, theirs) = Channel::pair().map_err(|error| failure(&error))?;
+        let surroundings = init::Surroundings {
+            sources,
+            outside: Outside::read(),
+        };
         match namespaces::fork_init().map_err(|error| refusal(&error))? {
             Side::Child => {
                 drop(ours);
-                init::run(spec, streams, sources, &theirs)
+                init::run(spec, streams, surroundings, &theirs)
             }
             Side::Parent(init) => {
-                drop((theirs, streams, sources));
+                drop((theirs, streams, surroundings));
                 let pid = Pid::from_raw(init).ok_or_else(|| failure(&"clone gave no pid"))?;
-                let handle = rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(|error| failure(&error));
+                let handle = rustix::process::pidfd_open(pid, PidfdFlags::empty())
+                    .map_err(|error| failure(&error));
                 match handle {
-                    Ok(handle) => Ok(Self { init: pid, handle, channel: ours }),
+                    Ok(handle) => Ok(Self {
+                        init: pid,
+                        handle,
+                        channel: ours,
+                    }),
                     Err(report) => {
                         rustix::process::kill_process(pid, Signal::KILL).ok();
                         sys::wait_with_usage(init).ok();
@@ -164,7 +221,11 @@ impl Starting {
         let slot = std::process::id();
         let prepared = namespaces::map_ids(init, slot)
             .map_err(|error| refusal(&error))
-            .and_then(|()| cgroup.map_or(Ok(()), |cgroup| cgroup.add(init)).map_err(|error| failure(&error)));
+            .and_then(|()| {
+                cgroup
+                    .map_or(Ok(()), |cgroup| cgroup.add(init))
+                    .map_err(|error| failure(&error))
+            });
         if let Err(report) = prepared {
             self.end();
             return Err(report);
@@ -175,7 +236,10 @@ impl Starting {
 
     /// Waits for init's word that every layer is in place.
     fn wait_until_sealed(&self) -> Result<Vec<LayerReport>, Report> {
-        let bytes = self.channel.receive().ok_or_else(|| failure(&"it was killed while it was being built"))?;
+        let bytes = self
+            .channel
+            .receive()
+            .ok_or_else(|| failure(&"it was killed while it was being built"))?;
         match init::parse(&bytes).map_err(|error| failure(&error))? {
             init::Message::Sealed { layers } => Ok(layers),
             init::Message::Refused { layer, step, errno } => {
@@ -195,35 +259,61 @@ impl Starting {
     }
 
     /// Watches until the program, the server or a limit ends it.
-    fn supervise(&self, socket: BorrowedFd<'_>, spec: &JailSpec, cgroup: Option<&Cgroup>) -> Result<(Cause, u64), String> {
+    fn supervise(
+        &self,
+        socket: BorrowedFd<'_>,
+        spec: &JailSpec,
+        cgroup: Option<&Cgroup>,
+    ) -> Result<(Cause, u64), String> {
         let watch = (!cgroup.is_some_and(|cgroup| cgroup.has("memory")))
             .then(|| MemoryWatch::new(self.init.as_raw_nonzero().get(), spec.limits.memory_bytes));
         let cause = loop {
             match self.wait(socket, cgroup, watch.is_some()) {
                 Wake::ServerGone => break Ok(Cause::Killed),
                 Wake::OutOfMemory => break Ok(Cause::OutOfMemory),
-                Wake::Tick if watch.as_ref().is_some_and(MemoryWatch::exceeded) => break Ok(Cause::OutOfMemory),
+                Wake::Tick if watch.as_ref().is_some_and(MemoryWatch::exceeded) => {
+                    break Ok(Cause::OutOfMemory);
+                }
                 Wake::Tick => {}
                 Wake::InitSpoke => break self.last_words(),
             }
         };
-        let cpu_ms = self.end();
+        let seen_ms = if cgroup.is_none() {
+            watch::cpu_ms(self.init.as_raw_nonzero().get())
+        } else {
+            0
+        };
+        let cpu_ms = self.end().max(seen_ms);
+        let cpu_ms = cgroup.and_then(Cgroup::cpu_ms).unwrap_or(cpu_ms);
         // The kernel's count is the last word: with one limit for the group it also kills init.
-        let cause = if cgroup.is_some_and(Cgroup::ran_out_of_memory) { Ok(Cause::OutOfMemory) } else { cause };
+        let cause = if cgroup.is_some_and(Cgroup::ran_out_of_memory) {
+            Ok(Cause::OutOfMemory)
+        } else {
+            cause
+        };
         cause.map(|cause| (cause, cpu_ms))
     }
 
     fn wait(&self, socket: BorrowedFd<'_>, cgroup: Option<&Cgroup>, tick: bool) -> Wake {
         let memory_events = cgroup.and_then(Cgroup::memory_events);
-        let mut polled = vec![PollFd::new(&self.channel, PollFlags::IN), PollFd::from_borrowed_fd(socket, PollFlags::IN)];
+        let mut polled = vec![
+            PollFd::new(&self.channel, PollFlags::IN),
+            PollFd::from_borrowed_fd(socket, PollFlags::IN),
+        ];
         if let Some(events) = &memory_events {
             polled.push(PollFd::from_borrowed_fd(events.as_fd(), PollFlags::IN));
         }
-        let timeout = tick.then_some(Timespec { tv_sec: 0, tv_nsec: 100_000_000 });
+        let timeout = tick.then_some(Timespec {
+            tv_sec: 0,
+            tv_nsec: 100_000_000,
+        });
         if rustix::event::poll(&mut polled, timeout.as_ref()).is_err() {
             return Wake::Tick;
         }
-        let woken: Vec<bool> = polled.iter().map(|poll| !poll.revents().is_empty()).collect();
+        let woken: Vec<bool> = polled
+            .iter()
+            .map(|poll| !poll.revents().is_empty())
+            .collect();
         if woken.get(2) == Some(&true) {
             return Wake::OutOfMemory;
         }
@@ -231,17 +321,32 @@ impl Starting {
         if woken[1] {
             return Wake::ServerGone;
         }
-        if woken[0] { Wake::InitSpoke } else { Wake::Tick }
+        if woken[0] {
+            Wake::InitSpoke
+        } else {
+            Wake::Tick
+        }
     }
 
     fn last_words(&self) -> Result<Cause, String> {
-        let message = self.channel.receive().and_then(|bytes| init::parse(&bytes).ok());
+        let message = self
+            .channel
+            .receive()
+            .and_then(|bytes| init::parse(&bytes).ok());
         match message {
-            Some(init::Message::Ended { exited: Some(status), .. }) => Ok(Cause::Exited { status }),
-            Some(init::Message::Ended { signaled: Some(signal), .. }) => Ok(Cause::Signaled { signal }),
+            Some(init::Message::Ended {
+                exited: Some(status),
+                ..
+            }) => Ok(Cause::Exited { status }),
+            Some(init::Message::Ended {
+                signaled: Some(signal),
+                ..
+            }) => Ok(Cause::Signaled { signal }),
             Some(init::Message::Failed { message }) => Err(message),
             // Killed from outside: by the kernel's OOM killer, or by an administrator.
-            _ => Ok(Cause::Signaled { signal: Signal::KILL.as_raw() }),
+            _ => Ok(Cause::Signaled {
+                signal: Signal::KILL.as_raw(),
+            }),
         }
     }
 }
@@ -256,15 +361,30 @@ enum Wake {
 
 fn refusal(error: &JailError) -> Report {
     match error {
-        JailError::Step { layer, step, source } => {
+        JailError::Step {
+            layer,
+            step,
+            source,
+        } => {
             let errno = source.raw_os_error().unwrap_or_default();
-            let (reason, fix) = explain::layer(*layer, &format!("{step}: {source}"), errno, &explain::Facts::read());
-            Report::Refused { layer: *layer, reason, fix }
+            let (reason, fix) = explain::layer(
+                *layer,
+                &format!("{step}: {source}"),
+                errno,
+                &explain::Facts::read(),
+            );
+            Report::Refused {
+                layer: *layer,
+                reason,
+                fix,
+            }
         }
         JailError::Launch(_) | JailError::Execute { .. } => failure(error),
     }
 }
 
 fn failure(error: &impl std::fmt::Display) -> Report {
-    Report::Failed { message: error.to_string() }
+    Report::Failed {
+        message: error.to_string(),
+    }
 }

@@ -2,8 +2,8 @@
 //! abstract sockets and signals of different sandboxes.
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
-    RulesetCreatedAttr, RulesetStatus, Scope,
+    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset,
+    RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 
 use crate::{error::JailError, spec::Layer};
@@ -13,13 +13,13 @@ const NEWEST: ABI = ABI::V7;
 
 /// Restricts this process and all it will ever start.
 pub(crate) fn restrict() -> Result<String, JailError> {
-    let status = ruleset().and_then(landlock::RulesetCreated::restrict_self).map_err(|error| {
-        JailError::Step {
+    let status = ruleset()
+        .and_then(landlock::RulesetCreated::restrict_self)
+        .map_err(|error| JailError::Step {
             layer: Layer::Landlock,
             step: "restrict_self".to_owned(),
             source: std::io::Error::other(error.to_string()),
-        }
-    })?;
+        })?;
     match status.ruleset {
         RulesetStatus::FullyEnforced => Ok("all rights of ABI 7".to_owned()),
         RulesetStatus::PartiallyEnforced => Ok("the rights this kernel knows".to_owned()),

@@ -6,7 +6,10 @@
 use std::{
     io::{self, IoSliceMut, Read, Write},
     mem::MaybeUninit,
-    os::{fd::{BorrowedFd, OwnedFd}, unix::net::UnixStream},
+    os::{
+        fd::{BorrowedFd, OwnedFd},
+        unix::net::UnixStream,
+    },
 };
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
@@ -30,7 +33,8 @@ pub const MAX_REPORT_BYTES: usize = 256 << 10;
 /// It cannot be written as JSON, or is larger than four gigabytes.
 pub fn frame(message: &impl serde::Serialize) -> io::Result<Vec<u8>> {
     let body = serde_json::to_vec(message)?;
-    let length = u32::try_from(body.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    let length =
+        u32::try_from(body.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     Ok([&length.to_be_bytes()[..], &body].concat())
 }
 
@@ -41,10 +45,14 @@ pub fn frame(message: &impl serde::Serialize) -> io::Result<Vec<u8>> {
 /// The peer sent something else, or went away.
 pub(crate) fn receive(socket: BorrowedFd<'_>) -> Result<(JailSpec, Streams), JailError> {
     let broken = |message: &str| JailError::Launch(message.to_owned());
-    let (mut bytes, descriptors) = receive_first(socket).map_err(|error| JailError::Launch(error.to_string()))?;
-    let [control, stdout, stderr]: [OwnedFd; 3] =
-        descriptors.try_into().map_err(|_| broken("it did not bring exactly three descriptors"))?;
-    let header = bytes.first_chunk::<4>().ok_or_else(|| broken("it is shorter than its header"))?;
+    let (mut bytes, descriptors) =
+        receive_first(socket).map_err(|error| JailError::Launch(error.to_string()))?;
+    let [control, stdout, stderr]: [OwnedFd; 3] = descriptors
+        .try_into()
+        .map_err(|_| broken("it did not bring exactly three descriptors"))?;
+    let header = bytes
+        .first_chunk::<4>()
+        .ok_or_else(|| broken("it is shorter than its header"))?;
     let length = usize::try_from(u32::from_be_bytes(*header)).unwrap_or(usize::MAX);
     if length > MAX_LAUNCH_BYTES {
         return Err(broken("it is too long"));
@@ -56,9 +64,19 @@ pub(crate) fn receive(socket: BorrowedFd<'_>) -> Result<(JailSpec, Streams), Jai
     let received = bytes.len();
     bytes.resize(length, 0);
     let mut stream = stream_of(socket).map_err(|error| JailError::Launch(error.to_string()))?;
-    stream.read_exact(&mut bytes[received..]).map_err(|error| JailError::Launch(error.to_string()))?;
-    let spec = serde_json::from_slice(&bytes).map_err(|error| JailError::Launch(error.to_string()))?;
-    Ok((spec, Streams { control, stdout, stderr }))
+    stream
+        .read_exact(&mut bytes[received..])
+        .map_err(|error| JailError::Launch(error.to_string()))?;
+    let spec =
+        serde_json::from_slice(&bytes).map_err(|error| JailError::Launch(error.to_string()))?;
+    Ok((
+        spec,
+        Streams {
+            control,
+            stdout,
+            stderr,
+        },
+    ))
 }
 
 /// Sends one report. A server that is gone needs none.
@@ -73,7 +91,12 @@ fn receive_first(socket: BorrowedFd<'_>) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> 
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC;
-    let received = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags)?;
+    let received = rustix::net::recvmsg(
+        socket,
+        &mut [IoSliceMut::new(&mut bytes)],
+        &mut control,
+        flags,
+    )?;
     bytes.truncate(received.bytes);
     let descriptors = control
         .drain()

@@ -31,7 +31,9 @@ mod watch;
 pub use error::JailError;
 pub use keeper::main;
 
-use spec::{JailSpec, Layer};
+use namespaces::Outside;
+use rootfs::{Root, Sources};
+use spec::{JailSpec, Layer, LayerReport};
 
 /// Enters the jail, in order. Called once by init, alone in its fresh namespaces, before any byte
 /// of the program has been read. The order *is* the argument for why it holds.
@@ -39,23 +41,40 @@ use spec::{JailSpec, Layer};
 /// # Errors
 ///
 /// The first step that failed and whose layer the spec requires; the caller must exit at once.
-fn enter(spec: &JailSpec, sources: rootfs::Sources) -> Result<Vec<spec::LayerReport>, JailError> {
+fn enter(
+    spec: &JailSpec,
+    sources: Sources,
+    outside: &Outside,
+) -> Result<Vec<LayerReport>, JailError> {
     let mut layers = Layers::of(spec);
     // Before anything else: a failure below must never be seen by, or reach, an inherited descriptor.
     layers.step(Layer::Descriptors, descriptors::close_inherited)?;
     // Ids first: files made from here on belong to the sandbox's user, not to ours.
     layers.step(Layer::UserNamespace, namespaces::become_sandbox_user)?;
+    layers.step(Layer::UserNamespace, || outside.left(Layer::UserNamespace))?;
     // After the keeper put us into our cgroup, so that its path reads `/` from inside.
     layers.step(Layer::CgroupNamespace, namespaces::leave_cgroup_view)?;
-    layers.step(Layer::IpcNamespace, namespaces::entered)?;
+    layers.step(Layer::IpcNamespace, || outside.left(Layer::IpcNamespace))?;
+    layers.step(Layer::NetworkNamespace, || {
+        outside.left(Layer::NetworkNamespace)
+    })?;
     layers.step(Layer::NetworkNamespace, namespaces::check_network)?;
+    layers.step(Layer::UtsNamespace, || outside.left(Layer::UtsNamespace))?;
     layers.step(Layer::UtsNamespace, namespaces::set_names)?;
+    layers.step(Layer::PidNamespace, || outside.left(Layer::PidNamespace))?;
+    layers.step(Layer::PidNamespace, || {
+        namespaces::limit_pids(spec.limits.pids)
+    })?;
+    layers.step(Layer::MountNamespace, || {
+        outside.left(Layer::MountNamespace)
+    })?;
     // No mount of ours may ever propagate to the host.
     layers.step(Layer::MountNamespace, rootfs::make_private)?;
-    let root = layers.built(Layer::MountNamespace, || rootfs::Root::build(spec, sources))?;
-    layers.step(Layer::PrivateDev, || root.mount_devices(spec.limits.shm_bytes))?;
+    let root = Root::build(spec, sources)?;
+    layers.step(Layer::PrivateDev, || {
+        root.mount_devices(spec.limits.shm_bytes)
+    })?;
     // Before the host's /proc is out of sight: the kernel wants to see one to give one.
-    layers.step(Layer::PidNamespace, || namespaces::limit_pids(spec.limits.pids))?;
     layers.step(Layer::ProcSubset, || root.mount_proc())?;
     // From here on no host path can be named.
     layers.step(Layer::MountNamespace, || root.enter())?;
@@ -67,18 +86,29 @@ fn enter(spec: &JailSpec, sources: rootfs::Sources) -> Result<Vec<spec::LayerRep
 /// Runs steps, keeps what came of each, and refuses when a required one fails.
 struct Layers<'a> {
     required: &'a [Layer],
-    reports: Vec<spec::LayerReport>,
+    reports: Vec<LayerReport>,
 }
 
 impl<'a> Layers<'a> {
     fn of(spec: &'a JailSpec) -> Self {
-        Self { required: &spec.required, reports: Vec::new() }
+        Self {
+            required: &spec.required,
+            reports: Vec::new(),
+        }
     }
 
     /// Runs one step of a layer. Success is noted with what it found.
-    fn step(&mut self, layer: Layer, step: impl FnOnce() -> Result<String, JailError>) -> Result<(), JailError> {
+    fn step(
+        &mut self,
+        layer: Layer,
+        step: impl FnOnce() -> Result<String, JailError>,
+    ) -> Result<(), JailError> {
         if omitted(layer) {
-            self.note(layer, spec::State::Missing, "left out by a test build".to_owned());
+            self.note(
+                layer,
+                spec::State::Missing,
+                "left out by a test build".to_owned(),
+            );
             return Ok(());
         }
         match step() {
@@ -87,12 +117,6 @@ impl<'a> Layers<'a> {
             Err(error) => self.note(layer, spec::State::Missing, error.to_string()),
         }
         Ok(())
-    }
-
-    /// Runs a step whose product the next ones need; it can never be missing.
-    fn built<T>(&mut self, layer: Layer, step: impl FnOnce() -> Result<T, JailError>) -> Result<T, JailError> {
-        let _ = layer;
-        step()
     }
 
     /// Keeps one line a layer: a later step of the same layer adds to its detail.
@@ -106,7 +130,11 @@ impl<'a> Layers<'a> {
                     report.detail = [report.detail.as_str(), detail.as_str()].join("; ");
                 }
             }
-            None => self.reports.push(spec::LayerReport { layer, state, detail }),
+            None => self.reports.push(LayerReport {
+                layer,
+                state,
+                detail,
+            }),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Namespaces: made by the keeper with one clone, finished by init from inside.
 
-use std::{fs, io, path::Path};
+use std::{fs, io, path::PathBuf};
 
 use rustix::process::{Gid, Uid};
 
@@ -28,23 +28,66 @@ const NAMESPACES: [(Layer, libc::c_int); 6] = [
     (Layer::UtsNamespace, libc::CLONE_NEWUTS),
 ];
 
+/// The namespaces of the keeper, for init to see that it has left each one.
+#[derive(Debug)]
+pub(crate) struct Outside(Vec<(Layer, Option<PathBuf>)>);
+
+impl Outside {
+    /// Read by the keeper, before the fork.
+    pub(crate) fn read() -> Self {
+        Self(
+            NAMESPACES
+                .iter()
+                .map(|(layer, _)| (*layer, current(*layer)))
+                .collect(),
+        )
+    }
+
+    /// Read by init: the kernel's own word that this namespace is another one.
+    pub(crate) fn left(&self, layer: Layer) -> Result<String, JailError> {
+        let before = self
+            .0
+            .iter()
+            .find(|(known, _)| *known == layer)
+            .and_then(|(_, namespace)| namespace.as_ref());
+        match (before, current(layer)) {
+            (Some(before), Some(now)) if *before != now => Ok("own namespace".to_owned()),
+            _ => Err(JailError::at(layer, "compare namespaces")(
+                io::Error::other("it is the server's own"),
+            )),
+        }
+    }
+}
+
+/// The kernel's name of the current namespace of this kind.
+fn current(layer: Layer) -> Option<PathBuf> {
+    let kind = match layer {
+        Layer::UserNamespace => "user",
+        Layer::MountNamespace => "mnt",
+        Layer::PidNamespace => "pid",
+        Layer::NetworkNamespace => "net",
+        Layer::IpcNamespace => "ipc",
+        Layer::UtsNamespace => "uts",
+        _ => return None,
+    };
+    fs::read_link(format!("/proc/self/ns/{kind}")).ok()
+}
+
 /// Forks init into new namespaces. The cgroup namespace comes later, from inside its cgroup.
 ///
 /// # Errors
 ///
 /// The kernel refused; there is no child.
 pub(crate) fn fork_init() -> Result<Side, JailError> {
-    let flags = NAMESPACES.iter().filter(|(layer, _)| !omitted(*layer)).fold(0, |flags, (_, flag)| flags | flag);
-    sys::fork_into(flags).map_err(|source| JailError::Step {
-        layer: first_refused(&source),
-        step: "clone into new namespaces".to_owned(),
-        source,
-    })
-}
-
-/// A clone with all flags fails as one. Without privilege the user namespace is what was refused.
-fn first_refused(_: &io::Error) -> Layer {
-    Layer::UserNamespace
+    let flags = NAMESPACES
+        .iter()
+        .filter(|(layer, _)| !omitted(*layer))
+        .fold(0, |flags, (_, flag)| flags | flag);
+    // The flags succeed or fail as one; without privilege it is the user namespace that is refused.
+    sys::fork_into(flags).map_err(JailError::at(
+        Layer::UserNamespace,
+        "clone into new namespaces",
+    ))
 }
 
 /// Written by the keeper, which stays outside: maps the sandbox's user to an id of no consequence.
@@ -59,9 +102,20 @@ pub(crate) fn map_ids(init: i32, slot: u32) -> Result<(), JailError> {
     if omitted(Layer::UserNamespace) {
         return Ok(());
     }
-    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let outer_uid = if uid == 0 { outer_id("uid", slot).unwrap_or(uid) } else { uid };
-    let outer_gid = if uid == 0 { outer_id("gid", slot).unwrap_or(gid) } else { gid };
+    let (uid, gid) = (
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    );
+    let outer_uid = if uid == 0 {
+        outer_id("uid", slot).unwrap_or(uid)
+    } else {
+        uid
+    };
+    let outer_gid = if uid == 0 {
+        outer_id("gid", slot).unwrap_or(gid)
+    } else {
+        gid
+    };
     write_map(init, "setgroups", "deny")?;
     write_map(init, "uid_map", &format!("{INNER_ID} {outer_uid} 1"))?;
     write_map(init, "gid_map", &format!("{INNER_ID} {outer_gid} 1"))
@@ -78,23 +132,32 @@ fn pick_outer_id(map: &str, slot: u32) -> Option<u32> {
     let ranges: Vec<(u64, u64)> = map
         .lines()
         .filter_map(|line| {
-            let mut numbers = line.split_whitespace().filter_map(|number| number.parse().ok());
+            let mut numbers = line
+                .split_whitespace()
+                .filter_map(|number| number.parse().ok());
             let first = numbers.next()?;
             Some((first, numbers.nth(1)?))
         })
         .collect();
-    if ranges.iter().any(|(first, count)| (*first..first + count).contains(&u64::from(wanted))) {
+    if ranges
+        .iter()
+        .any(|(first, count)| (*first..first + count).contains(&u64::from(wanted)))
+    {
         return Some(wanted);
     }
     // A small range: take from its upper half, where images put no users.
     let (first, count) = ranges.iter().max_by_key(|(_, count)| *count).copied()?;
     let half = count / 2;
-    (half > 0).then(|| u32::try_from(first + half + u64::from(slot) % half).ok()).flatten()
+    (half > 0)
+        .then(|| u32::try_from(first + half + u64::from(slot) % half).ok())
+        .flatten()
 }
 
 fn write_map(init: i32, file: &str, content: &str) -> Result<(), JailError> {
-    fs::write(format!("/proc/{init}/{file}"), content)
-        .map_err(JailError::at(Layer::UserNamespace, format!("write {file} `{content}`")))
+    fs::write(format!("/proc/{init}/{file}"), content).map_err(JailError::at(
+        Layer::UserNamespace,
+        format!("write {file} `{content}`"),
+    ))
 }
 
 /// Takes the sandbox's ids. Files made from now on are its own.
@@ -103,9 +166,14 @@ pub(crate) fn become_sandbox_user() -> Result<String, JailError> {
     rustix::thread::set_thread_res_gid(gid, gid, gid).map_err(refused("setresgid"))?;
     rustix::thread::set_thread_res_uid(uid, uid, uid).map_err(refused("setresuid"))?;
     let held = rustix::thread::capabilities(None).map_err(refused("capget"))?;
-    if !held.effective.contains(rustix::thread::CapabilitySet::SYS_ADMIN) {
+    if !held
+        .effective
+        .contains(rustix::thread::CapabilitySet::SYS_ADMIN)
+    {
         // Ubuntu's AppArmor rule: the namespace is given, but empty of capabilities.
-        return Err(refused("no capabilities in the new user namespace")(rustix::io::Errno::PERM));
+        return Err(refused("no capabilities in the new user namespace")(
+            rustix::io::Errno::PERM,
+        ));
     }
     Ok(format!("user {INNER_ID} inside, unprivileged outside"))
 }
@@ -120,15 +188,12 @@ pub(crate) fn leave_cgroup_view() -> Result<String, JailError> {
     Ok("the sandbox sees its cgroup as /".to_owned())
 }
 
-/// For namespaces with nothing left to do: the clone made them, or there would be no init.
-pub(crate) fn entered() -> Result<String, JailError> {
-    Ok("own namespace".to_owned())
-}
-
 /// Sees for itself that there is no network.
 pub(crate) fn check_network() -> Result<String, JailError> {
-    let interfaces = fs::read_to_string("/proc/self/net/dev")
-        .map_err(JailError::at(Layer::NetworkNamespace, "read the interfaces"))?;
+    let interfaces = fs::read_to_string("/proc/self/net/dev").map_err(JailError::at(
+        Layer::NetworkNamespace,
+        "read the interfaces",
+    ))?;
     let others: Vec<&str> = interfaces
         .lines()
         .skip(2)
@@ -147,26 +212,36 @@ pub(crate) fn check_network() -> Result<String, JailError> {
 
 /// Devices that some tunnel modules put, down and unbound, into every new network namespace.
 fn is_fallback_tunnel(name: &str) -> bool {
-    const FALLBACK: [&str; 9] =
-        ["tunl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "sit0", "ip6tnl0", "ip6gre0"];
+    const FALLBACK: [&str; 9] = [
+        "tunl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "sit0", "ip6tnl0", "ip6gre0",
+    ];
     FALLBACK.contains(&name)
 }
 
 /// A host name that tells nothing.
 pub(crate) fn set_names() -> Result<String, JailError> {
-    rustix::system::sethostname(b"sandbox").map_err(JailError::at(Layer::UtsNamespace, "sethostname"))?;
-    rustix::system::setdomainname(b"").map_err(JailError::at(Layer::UtsNamespace, "setdomainname"))?;
+    rustix::system::sethostname(b"sandbox")
+        .map_err(JailError::at(Layer::UtsNamespace, "sethostname"))?;
+    rustix::system::setdomainname(b"")
+        .map_err(JailError::at(Layer::UtsNamespace, "setdomainname"))?;
     Ok("host name `sandbox`".to_owned())
 }
 
 /// Limits pids inside the namespace, where the kernel counts them per namespace (6.14 and later).
 /// A second bound under the cgroup's; the first one where there is no cgroup.
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "a step of the list; older kernels lack the limit, which has a stand-in"
+)]
 pub(crate) fn limit_pids(pids: u64) -> Result<String, JailError> {
     // The kernel's minimum for the file is 301.
     let most = pids.saturating_add(1).max(301);
-    let own = Path::new("/proc/self/ns/pid");
-    let limited = own.exists() && crate::rootfs::write_own_sysctl("kernel/pid_max", &most.to_string()).is_ok();
-    Ok(if limited { format!("own processes only, pid_max {most}") } else { "own processes only".to_owned() })
+    let limited = crate::rootfs::write_own_sysctl("kernel/pid_max", &most.to_string()).is_ok();
+    Ok(if limited {
+        format!("pid_max {most}")
+    } else {
+        String::new()
+    })
 }
 
 #[cfg(test)]

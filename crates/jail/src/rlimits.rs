@@ -2,7 +2,10 @@
 
 use rustix::process::{Resource, Rlimit};
 
-use crate::{error::JailError, spec::{JailLimits, Layer}};
+use crate::{
+    error::JailError,
+    spec::{JailLimits, Layer},
+};
 
 /// Sets the limits, each at most what the host already allows.
 pub(crate) fn set(limits: &JailLimits) -> Result<String, JailError> {
@@ -12,8 +15,12 @@ pub(crate) fn set(limits: &JailLimits) -> Result<String, JailError> {
         (Resource::Nofile, 4096),
         // Threads of the sandbox's user namespace: the kernel counts them there.
         (Resource::Nproc, limits.pids),
-        // Private writable memory of one process; memory that is only mapped is free.
-        (Resource::Data, limits.memory_bytes),
+        // Private writable memory of one process, and room for its threads' stacks, which are
+        // reserved in full. Above it Python raises MemoryError, before a limit has to kill.
+        (
+            Resource::Data,
+            limits.memory_bytes + limits.pids * (8 << 20),
+        ),
         // One file, memfd included: those count against no tmpfs.
         (Resource::Fsize, limits.memory_bytes),
         (Resource::Cpu, limits.cpu_seconds),
@@ -28,9 +35,23 @@ pub(crate) fn set(limits: &JailLimits) -> Result<String, JailError> {
         let host = rustix::process::getrlimit(resource).maximum;
         let most = host.map_or(most, |host| host.min(most));
         // The main thread's stack grows up to the soft limit: keep the usual 8 MiB.
-        let current = if resource == Resource::Stack { most.min(8 << 20) } else { most };
-        rustix::process::setrlimit(resource, Rlimit { current: Some(current), maximum: Some(most) })
-            .map_err(JailError::at(Layer::Rlimits, format!("set {resource:?}")))?;
+        let current = if resource == Resource::Stack {
+            most.min(8 << 20)
+        } else {
+            most
+        };
+        rustix::process::setrlimit(
+            resource,
+            Rlimit {
+                current: Some(current),
+                maximum: Some(most),
+            },
+        )
+        .map_err(JailError::at(Layer::Rlimits, format!("set {resource:?}")))?;
     }
-    Ok(format!("{} processes, {} MiB of data each, 4096 files, no core", limits.pids, limits.memory_bytes >> 20))
+    Ok(format!(
+        "{} processes, {} MiB of data each, 4096 files, no core",
+        limits.pids,
+        limits.memory_bytes >> 20
+    ))
 }

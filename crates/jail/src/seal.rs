@@ -2,7 +2,9 @@
 //! reads a byte of the program. Everything here only ever takes away.
 
 use crate::{
-    Layers, capabilities, error::JailError, landlock, rlimits, seccomp,
+    Layers, capabilities,
+    error::JailError,
+    landlock, rlimits, seccomp,
     spec::{JailSpec, Layer},
 };
 

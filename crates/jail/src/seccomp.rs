@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 
 use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
-    TargetArch, sock_filter,
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch, sock_filter,
 };
 
 use crate::{error::JailError, spec::Layer};
@@ -22,8 +22,12 @@ pub(crate) fn install() -> Result<String, JailError> {
         source: std::io::Error::other(error),
     };
     let program = program().map_err(|error| failed("compile the filter", error))?;
-    seccompiler::apply_filter(&program).map_err(|error| failed("install the filter", error.to_string()))?;
-    Ok(format!("{} system calls, AF_UNIX sockets only, default ENOSYS", ALLOWED.len() + LEGACY.len() + CONDITIONAL))
+    seccompiler::apply_filter(&program)
+        .map_err(|error| failed("install the filter", error.to_string()))?;
+    Ok(format!(
+        "{} system calls, AF_UNIX sockets only, default ENOSYS",
+        ALLOWED.len() + LEGACY.len() + CONDITIONAL
+    ))
 }
 
 /// The calls allowed by [`conditional`] rules.
@@ -31,12 +35,22 @@ const CONDITIONAL: usize = 4;
 
 /// The compiled filter.
 fn program() -> Result<BpfProgram, String> {
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
-        ALLOWED.iter().chain(LEGACY).map(|call| (*call, Vec::new())).collect();
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = ALLOWED
+        .iter()
+        .chain(LEGACY)
+        .map(|call| (*call, Vec::new()))
+        .collect();
     rules.extend(conditional().map_err(|error| error.to_string())?);
-    let filter = SeccompFilter::new(rules, SeccompAction::Errno(ENOSYS), SeccompAction::Allow, ARCHITECTURE)
-        .map_err(|error| error.to_string())?;
-    let list: BpfProgram = filter.try_into().map_err(|error: seccompiler::BackendError| error.to_string())?;
+    let filter = SeccompFilter::new(
+        rules,
+        SeccompAction::Errno(ENOSYS),
+        SeccompAction::Allow,
+        ARCHITECTURE,
+    )
+    .map_err(|error| error.to_string())?;
+    let list: BpfProgram = filter
+        .try_into()
+        .map_err(|error: seccompiler::BackendError| error.to_string())?;
     Ok(prologue().into_iter().chain(list).collect())
 }
 
@@ -87,11 +101,19 @@ fn load(offset: u32) -> sock_filter {
 }
 
 fn jump_if_equal(value: u32, then: u8, otherwise: u8) -> sock_filter {
-    instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, (then, otherwise), value)
+    instruction(
+        libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+        (then, otherwise),
+        value,
+    )
 }
 
 fn jump_if_at_least(value: u32, then: u8, otherwise: u8) -> sock_filter {
-    instruction(libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K, (then, otherwise), value)
+    instruction(
+        libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K,
+        (then, otherwise),
+        value,
+    )
 }
 
 fn answer(action: u32) -> sock_filter {
@@ -99,7 +121,12 @@ fn answer(action: u32) -> sock_filter {
 }
 
 fn instruction(code: u32, (jt, jf): (u8, u8), k: u32) -> sock_filter {
-    sock_filter { code: u16::try_from(code).unwrap_or(u16::MAX), jt, jf, k }
+    sock_filter {
+        code: u16::try_from(code).unwrap_or(u16::MAX),
+        jt,
+        jf,
+        k,
+    }
 }
 
 /// Calls that are allowed only with some arguments.
@@ -125,7 +152,9 @@ fn conditional() -> Result<[(i64, Vec<SeccompRule>); CONDITIONAL], seccompiler::
         libc::FIOCLEX,
         libc::FIONCLEX,
     ];
-    let dword = |argument, operator, value| SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value);
+    let dword = |argument, operator, value| {
+        SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)
+    };
     let no_namespace = SeccompRule::new(vec![dword(0, SeccompCmpOp::MaskedEq(NAMESPACES), 0)?])?;
     let ioctls = IOCTLS
         .into_iter()
@@ -135,7 +164,13 @@ fn conditional() -> Result<[(i64, Vec<SeccompRule>); CONDITIONAL], seccompiler::
     let personality = SeccompRule::new(vec![dword(0, SeccompCmpOp::Eq, 0xFFFF_FFFF)?])?;
     let prctls = PRCTLS
         .into_iter()
-        .map(|option| SeccompRule::new(vec![dword(0, SeccompCmpOp::Eq, u64::from(option.unsigned_abs()))?]))
+        .map(|option| {
+            SeccompRule::new(vec![dword(
+                0,
+                SeccompCmpOp::Eq,
+                u64::from(option.unsigned_abs()),
+            )?])
+        })
         .collect::<Result<_, _>>()?;
     Ok([
         (libc::SYS_clone, vec![no_namespace]),
@@ -482,7 +517,10 @@ mod tests {
             libc::SYS_vmsplice,
         ];
         for call in forbidden {
-            assert!(!ALLOWED.contains(&call) && !LEGACY.contains(&call), "system call {call}");
+            assert!(
+                !ALLOWED.contains(&call) && !LEGACY.contains(&call),
+                "system call {call}"
+            );
         }
     }
 }

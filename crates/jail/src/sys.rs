@@ -1,5 +1,8 @@
 //! The only file of the workspace with `unsafe`: raw system calls that no safe wrapper offers.
-#![expect(unsafe_code, reason = "raw system calls without a safe wrapper live here only")]
+#![expect(
+    unsafe_code,
+    reason = "raw system calls without a safe wrapper live here only"
+)]
 
 use std::{
     ffi::CString,
@@ -66,14 +69,24 @@ pub(crate) fn wait_with_usage(pid: i32) -> io::Result<u64> {
     // initialised whatever wait4 wrote.
     let usage = unsafe { usage.assume_init() };
     let milliseconds = |time: libc::timeval| {
-        u64::try_from(time.tv_sec).unwrap_or(0) * 1000 + u64::try_from(time.tv_usec).unwrap_or(0) / 1000
+        u64::try_from(time.tv_sec).unwrap_or(0) * 1000
+            + u64::try_from(time.tv_usec).unwrap_or(0) / 1000
     };
     Ok(milliseconds(usage.ru_utime) + milliseconds(usage.ru_stime))
 }
 
 /// Sets attributes of a mount and, if asked, of all mounts below it.
-pub(crate) fn mount_setattr(mount: BorrowedFd<'_>, attributes: u64, recursive: bool) -> io::Result<()> {
-    let attr = libc::mount_attr { attr_set: attributes, attr_clr: 0, propagation: 0, userns_fd: 0 };
+pub(crate) fn mount_setattr(
+    mount: BorrowedFd<'_>,
+    attributes: u64,
+    recursive: bool,
+) -> io::Result<()> {
+    let attr = libc::mount_attr {
+        attr_set: attributes,
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: 0,
+    };
     let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
     // SAFETY: the path is a NUL-terminated literal, `attr` lives across the call and its true
     // size is passed; the kernel only reads both.
@@ -98,7 +111,11 @@ pub(crate) fn unshare_cgroup() -> io::Result<()> {
 
 /// Marks every descriptor from `first` on as close-on-exec, or closes it.
 pub(crate) fn close_range(first: u32, only_on_exec: bool) -> io::Result<()> {
-    let flags = if only_on_exec { libc::CLOSE_RANGE_CLOEXEC } else { 0 };
+    let flags = if only_on_exec {
+        libc::CLOSE_RANGE_CLOEXEC
+    } else {
+        0
+    };
     // SAFETY: takes integers. With 0 flags, descriptors that Rust objects own are closed under
     // them: callers do so only right before exec or when nothing owns one in that range.
     check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, flags) })
@@ -132,7 +149,11 @@ pub(crate) fn drop_from_bounding_set(capability: libc::c_ulong) -> io::Result<bo
 }
 
 /// Replaces this process by `program`. Returns only to say why it could not.
-pub(crate) fn execute(program: &CString, arguments: &[CString], environment: &[CString]) -> io::Error {
+pub(crate) fn execute(
+    program: &CString,
+    arguments: &[CString],
+    environment: &[CString],
+) -> io::Error {
     let arguments = null_terminated(arguments);
     let environment = null_terminated(environment);
     // SAFETY: the three pointers are to NUL-terminated strings, or arrays of such closed by a
@@ -142,7 +163,11 @@ pub(crate) fn execute(program: &CString, arguments: &[CString], environment: &[C
 }
 
 fn null_terminated(strings: &[CString]) -> Vec<*const libc::c_char> {
-    strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect()
+    strings
+        .iter()
+        .map(|string| string.as_ptr())
+        .chain([ptr::null()])
+        .collect()
 }
 
 /// Gives all signals their default action and an empty mask, as the program expects them.
@@ -160,5 +185,9 @@ pub(crate) fn reset_signals() {
 }
 
 fn check(result: libc::c_long) -> io::Result<()> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }

@@ -76,7 +76,10 @@ impl Cgroup {
         let host = Host::read();
         let name = format!("{PREFIX}{id}");
         let two = host.two.as_ref().filter(|two| two.has_controllers());
-        let mut cgroup = Self { directories: Vec::new(), events: None };
+        let mut cgroup = Self {
+            directories: Vec::new(),
+            events: None,
+        };
         let made = match two {
             Some(two) => v2::create(two, &name, limits, &mut cgroup),
             None => v1::create(&host.one, &name, limits, &mut cgroup),
@@ -105,14 +108,26 @@ impl Cgroup {
 
     /// Whether a controller (`memory`, `cpu`, `pids`) holds here.
     pub fn has(&self, controller: &str) -> bool {
-        self.directories.iter().any(|directory| directory.controllers.contains(&controller))
+        self.directories
+            .iter()
+            .any(|directory| directory.controllers.contains(&controller))
     }
 
     /// One line for the report.
     pub fn describe(&self) -> String {
-        let version = if self.directories.iter().any(|directory| directory.version == Version::Two) { "v2" } else { "v1" };
-        let controllers: Vec<&str> =
-            self.directories.iter().flat_map(|directory| directory.controllers.iter().copied()).collect();
+        let version = if self
+            .directories
+            .iter()
+            .any(|directory| directory.version == Version::Two)
+        {
+            "v2"
+        } else {
+            "v1"
+        };
+        let controllers: Vec<&str> = CONTROLLERS
+            .into_iter()
+            .filter(|controller| self.has(controller))
+            .collect();
         format!("{version}: {}", controllers.join(", "))
     }
 
@@ -124,7 +139,11 @@ impl Cgroup {
     /// Whether the kernel killed something here for its memory.
     pub fn ran_out_of_memory(&self) -> bool {
         self.memory().is_some_and(|directory| {
-            let file = if directory.version == Version::Two { "memory.events" } else { "memory.oom_control" };
+            let file = if directory.version == Version::Two {
+                "memory.events"
+            } else {
+                "memory.oom_control"
+            };
             read_field(&directory.path.join(file), "oom_kill").is_some_and(|kills| kills > 0)
         })
     }
@@ -132,8 +151,30 @@ impl Cgroup {
     /// Highest memory use, in bytes.
     pub fn memory_peak(&self) -> Option<u64> {
         let directory = self.memory()?;
-        let file = if directory.version == Version::Two { "memory.peak" } else { "memory.max_usage_in_bytes" };
-        fs::read_to_string(directory.path.join(file)).ok()?.trim().parse().ok()
+        let file = if directory.version == Version::Two {
+            "memory.peak"
+        } else {
+            "memory.max_usage_in_bytes"
+        };
+        fs::read_to_string(directory.path.join(file))
+            .ok()?
+            .trim()
+            .parse()
+            .ok()
+    }
+
+    /// CPU time of every process that was ever in it, in milliseconds.
+    pub fn cpu_ms(&self) -> Option<u64> {
+        self.directories
+            .iter()
+            .find_map(|directory| match directory.version {
+                Version::Two => read_field(&directory.path.join("cpu.stat"), "usage_usec")
+                    .map(|micros| micros / 1000),
+                Version::One => {
+                    let nanos = fs::read_to_string(directory.path.join("cpuacct.usage")).ok()?;
+                    Some(nanos.trim().parse::<u64>().ok()? / 1_000_000)
+                }
+            })
     }
 
     /// Removes the directories, once every process is gone. What stays busy for a second is left
@@ -152,29 +193,50 @@ impl Cgroup {
     }
 
     fn memory(&self) -> Option<&Directory> {
-        self.directories.iter().find(|directory| directory.controllers.contains(&"memory"))
+        self.directories
+            .iter()
+            .find(|directory| directory.controllers.contains(&"memory"))
     }
 }
 
+/// A sandbox enters its cgroup within milliseconds of the directory's making.
+const SETTLED: Duration = Duration::from_mins(1);
+
 /// Removes cgroups that keepers left when they were killed themselves. A directory with a
-/// process in it cannot be removed, so a live sandbox is never touched. Returns how many went.
+/// process in it cannot be removed, and a young one may be about to get its own, so a live
+/// sandbox is never touched. Returns how many went.
 pub fn remove_stale() -> usize {
     let host = Host::read();
-    let parents = host.one.iter().map(|(_, path)| path.clone()).chain(host.two.map(|two| two.parent()));
+    let parents = host
+        .one
+        .iter()
+        .map(|(_, path)| path.clone())
+        .chain(host.two.map(|two| two.parent()));
     parents
         .filter_map(|parent| fs::read_dir(parent).ok())
         .flatten()
         .flatten()
         .filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX))
+        .filter(|entry| age(entry).is_some_and(|age| age > SETTLED))
         .filter(|entry| fs::remove_dir(entry.path()).is_ok())
         .count()
+}
+
+fn age(entry: &fs::DirEntry) -> Option<Duration> {
+    entry.metadata().ok()?.modified().ok()?.elapsed().ok()
 }
 
 /// What the host has, in one line for people.
 pub(crate) fn summary() -> String {
     let host = Host::read();
     let one: Vec<&str> = host.one.iter().map(|(controller, _)| *controller).collect();
-    let two = host.two.map(|two| format!("v2 at {} with [{}]", two.own.display(), two.controllers.join(" ")));
+    let two = host.two.map(|two| {
+        format!(
+            "v2 at {} with [{}]",
+            two.own.display(),
+            two.controllers.join(" ")
+        )
+    });
     match (one.is_empty(), two) {
         (false, Some(two)) => format!("hybrid: v1 [{}], {two}", one.join(" ")),
         (false, None) => format!("v1 [{}]", one.join(" ")),
@@ -192,8 +254,11 @@ struct Host {
     two: Option<v2::Hierarchy>,
 }
 
-/// The controllers that limits need, in the order in which their directories are made.
+/// The controllers that limits need.
 const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
+
+/// What is looked for on v1, where counting CPU time is a controller of its own.
+const V1_CONTROLLERS: [&str; 4] = ["memory", "pids", "cpu", "cpuacct"];
 
 impl Host {
     fn read() -> Self {
@@ -204,20 +269,30 @@ impl Host {
     fn parse(mountinfo: &str, membership: &str) -> Self {
         let mut host = Self::default();
         for line in mountinfo.lines() {
-            let Some(mount) = Mount::parse(line) else { continue };
+            let Some(mount) = Mount::parse(line) else {
+                continue;
+            };
             if mount.kind == "cgroup2" {
                 let own = membership.lines().find_map(|line| line.strip_prefix("0::"));
-                host.two = own.and_then(|own| mount.place_of(own)).map(v2::Hierarchy::at);
+                host.two = own
+                    .and_then(|own| mount.place_of(own))
+                    .map(v2::Hierarchy::at);
                 continue;
             }
-            for controller in CONTROLLERS {
-                if host.one.iter().any(|(known, _)| *known == controller) || !mount.options.split(',').any(|option| option == controller) {
+            for controller in V1_CONTROLLERS {
+                if host.one.iter().any(|(known, _)| *known == controller)
+                    || !mount.options.split(',').any(|option| option == controller)
+                {
                     continue;
                 }
                 let own = membership.lines().find_map(|line| {
                     let mut parts = line.splitn(3, ':').skip(1);
                     let controllers = parts.next()?;
-                    controllers.split(',').any(|name| name == controller).then(|| parts.next()).flatten()
+                    controllers
+                        .split(',')
+                        .any(|name| name == controller)
+                        .then(|| parts.next())
+                        .flatten()
                 });
                 if let Some(place) = own.and_then(|own| mount.place_of(own)) {
                     host.one.push((controller, place));
@@ -241,7 +316,12 @@ impl<'a> Mount<'a> {
         let (left, right) = line.split_once(" - ")?;
         let mut left = left.split(' ').skip(3);
         let mut right = right.split(' ');
-        let mount = Self { root: left.next()?, point: left.next()?, kind: right.next()?, options: right.nth(1)? };
+        let mount = Self {
+            root: left.next()?,
+            point: left.next()?,
+            kind: right.next()?,
+            options: right.nth(1)?,
+        };
         mount.kind.starts_with("cgroup").then_some(mount)
     }
 
@@ -254,12 +334,21 @@ impl<'a> Mount<'a> {
 }
 
 fn write(path: &Path, value: &str) -> Result<(), CgroupError> {
-    fs::write(path, value).map_err(|source| CgroupError::Write { path: path.to_owned(), source })
+    fs::write(path, value).map_err(|source| CgroupError::Write {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 fn read_field(path: &Path, name: &str) -> Option<u64> {
     let text = fs::read_to_string(path).ok()?;
-    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+    text.lines().find_map(|line| {
+        line.strip_prefix(name)?
+            .strip_prefix(' ')?
+            .trim()
+            .parse()
+            .ok()
+    })
 }
 
 #[cfg(test)]
@@ -278,16 +367,24 @@ mod tests {
     fn a_hybrid_host_is_read_with_our_place_in_each_hierarchy() {
         let membership = "5:memory:/service/a\n4:cpu,cpuacct:/\n3:pids:/\n0::/service/a\n";
         let host = Host::parse(HYBRID, membership);
-        let one: Vec<(&str, &str)> = host.one.iter().map(|(name, path)| (*name, path.to_str().unwrap())).collect();
+        let one: Vec<(&str, &str)> = host
+            .one
+            .iter()
+            .map(|(name, path)| (*name, path.to_str().unwrap()))
+            .collect();
         assert_eq!(
             one,
             [
                 ("memory", "/sys/fs/cgroup/memory/service/a"),
                 ("cpu", "/sys/fs/cgroup/cpu,cpuacct/"),
+                ("cpuacct", "/sys/fs/cgroup/cpu,cpuacct/"),
                 ("pids", "/sys/fs/cgroup/pids/")
             ]
         );
-        assert_eq!(host.two.unwrap().own, Path::new("/sys/fs/cgroup/unified/service/a"));
+        assert_eq!(
+            host.two.unwrap().own,
+            Path::new("/sys/fs/cgroup/unified/service/a")
+        );
     }
 
     #[test]

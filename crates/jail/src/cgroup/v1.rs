@@ -18,25 +18,57 @@ pub(super) fn create(
     limits: &JailLimits,
     cgroup: &mut Cgroup,
 ) -> Result<(), CgroupError> {
-    let has = |wanted| hierarchies.iter().any(|(controller, _)| *controller == wanted);
+    let has = |wanted| {
+        hierarchies
+            .iter()
+            .any(|(controller, _)| *controller == wanted)
+    };
     if !has("memory") || !has("pids") {
         return Err(CgroupError::NotMounted);
     }
     for (controller, parent) in hierarchies {
         let path = parent.join(name);
-        fs::create_dir(&path).map_err(|source| match source.kind() {
-            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => CgroupError::NotRoot { path: path.clone() },
-            _ => CgroupError::Write { path: path.clone(), source },
-        })?;
-        cgroup.directories.push(Directory { path: path.clone(), controllers: vec![controller], version: Version::One });
-        for (file, value, optional) in files(controller, limits) {
-            let path = path.join(file);
-            if !optional || path.exists() {
-                write(&path, &value)?;
-            }
+        // Controllers that are mounted together share their directory.
+        if let Some(shared) = cgroup
+            .directories
+            .iter_mut()
+            .find(|directory| directory.path == path)
+        {
+            shared.controllers.push(controller);
+            write_limits(controller, &path, limits)?;
+            continue;
         }
+        fs::create_dir(&path).map_err(|source| match source.kind() {
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                CgroupError::NotRoot { path: path.clone() }
+            }
+            _ => CgroupError::Write {
+                path: path.clone(),
+                source,
+            },
+        })?;
+        cgroup.directories.push(Directory {
+            path: path.clone(),
+            controllers: vec![controller],
+            version: Version::One,
+        });
+        write_limits(controller, &path, limits)?;
         if *controller == "memory" {
             cgroup.events = Some(watch_memory(&path)?);
+        }
+    }
+    Ok(())
+}
+
+fn write_limits(
+    controller: &str,
+    directory: &Path,
+    limits: &JailLimits,
+) -> Result<(), CgroupError> {
+    for (file, value, optional) in files(controller, limits) {
+        let path = directory.join(file);
+        if !optional || path.exists() {
+            write(&path, &value)?;
         }
     }
     Ok(())
@@ -46,10 +78,20 @@ pub(super) fn create(
 fn files(controller: &str, limits: &JailLimits) -> Vec<(&'static str, String, bool)> {
     match controller {
         "memory" => vec![
-            ("memory.limit_in_bytes", limits.memory_bytes.to_string(), false),
-            ("memory.memsw.limit_in_bytes", limits.memory_bytes.to_string(), true),
+            (
+                "memory.limit_in_bytes",
+                limits.memory_bytes.to_string(),
+                false,
+            ),
+            (
+                "memory.memsw.limit_in_bytes",
+                limits.memory_bytes.to_string(),
+                true,
+            ),
             ("memory.swappiness", "0".to_owned(), true),
         ],
+        // Only counts.
+        "cpuacct" => Vec::new(),
         "pids" => vec![("pids.max", limits.pids.to_string(), false)],
         _ => vec![
             ("cpu.cfs_period_us", "100000".to_owned(), false),
@@ -61,9 +103,16 @@ fn files(controller: &str, limits: &JailLimits) -> Vec<(&'static str, String, bo
 /// v1 kills one task and lets the rest go on; this tells the keeper, which ends them all.
 fn watch_memory(directory: &Path) -> Result<OwnedFd, CgroupError> {
     let control = directory.join("cgroup.event_control");
-    let fail = |source: io::Error| CgroupError::Write { path: control.clone(), source };
-    let events = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| fail(errno.into()))?;
+    let fail = |source: io::Error| CgroupError::Write {
+        path: control.clone(),
+        source,
+    };
+    let events =
+        rustix::event::eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| fail(errno.into()))?;
     let target = fs::File::open(directory.join("memory.oom_control")).map_err(fail)?;
-    write(&control, &format!("{} {}", events.as_raw_fd(), target.as_raw_fd()))?;
+    write(
+        &control,
+        &format!("{} {}", events.as_raw_fd(), target.as_raw_fd()),
+    )?;
     Ok(events)
 }

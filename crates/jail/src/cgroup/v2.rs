@@ -24,17 +24,28 @@ pub(super) struct Hierarchy {
 impl Hierarchy {
     pub(super) fn at(own: PathBuf) -> Self {
         let controllers = fs::read_to_string(own.join("cgroup.controllers")).unwrap_or_default();
-        Self { own, controllers: controllers.split_whitespace().map(str::to_owned).collect() }
+        Self {
+            own,
+            controllers: controllers.split_whitespace().map(str::to_owned).collect(),
+        }
     }
 
     /// Whether limits can come from here. On hybrid hosts v2 is mounted without controllers.
     pub(super) fn has_controllers(&self) -> bool {
-        CONTROLLERS.iter().all(|wanted| self.controllers.iter().any(|controller| controller == wanted))
+        CONTROLLERS.iter().all(|wanted| {
+            self.controllers
+                .iter()
+                .any(|controller| controller == wanted)
+        })
     }
 
     /// Where sandboxes go: beside the server when it has made room, else below.
     pub(super) fn parent(&self) -> PathBuf {
-        if self.own.ends_with(SERVER) { self.own.parent().unwrap_or(&self.own).to_owned() } else { self.own.clone() }
+        if self.own.ends_with(SERVER) {
+            self.own.parent().unwrap_or(&self.own).to_owned()
+        } else {
+            self.own.clone()
+        }
     }
 }
 
@@ -46,10 +57,18 @@ pub(super) fn create(
     cgroup: &mut Cgroup,
 ) -> Result<(), CgroupError> {
     let parent = hierarchy.parent();
-    make_room(&parent).map_err(|_| CgroupError::NotDelegated { path: parent.clone() })?;
+    make_room(&parent).map_err(|_| CgroupError::NotDelegated {
+        path: parent.clone(),
+    })?;
     let path = parent.join(name);
-    fs::create_dir(&path).map_err(|_| CgroupError::NotDelegated { path: parent.clone() })?;
-    cgroup.directories.push(Directory { path: path.clone(), controllers: CONTROLLERS.to_vec(), version: Version::Two });
+    fs::create_dir(&path).map_err(|_| CgroupError::NotDelegated {
+        path: parent.clone(),
+    })?;
+    cgroup.directories.push(Directory {
+        path: path.clone(),
+        controllers: CONTROLLERS.to_vec(),
+        version: Version::Two,
+    });
     for (file, value) in files(limits) {
         let path = path.join(file);
         // No swap controller: nothing to limit.
@@ -65,7 +84,11 @@ pub(super) fn create(
 fn make_room(parent: &Path) -> io::Result<()> {
     let control = parent.join("cgroup.subtree_control");
     let handed_down = fs::read_to_string(&control)?;
-    if CONTROLLERS.iter().all(|wanted| handed_down.split_whitespace().any(|controller| controller == *wanted)) {
+    if CONTROLLERS.iter().all(|wanted| {
+        handed_down
+            .split_whitespace()
+            .any(|controller| controller == *wanted)
+    }) {
         return Ok(());
     }
     let leaf = parent.join(SERVER);
@@ -113,7 +136,10 @@ mod tests {
 
     #[test]
     fn sandboxes_of_a_server_that_made_room_are_its_siblings() {
-        let hierarchy = Hierarchy { own: PathBuf::from("/sys/fs/cgroup/app/mcp-forge-server"), controllers: Vec::new() };
+        let hierarchy = Hierarchy {
+            own: PathBuf::from("/sys/fs/cgroup/app/mcp-forge-server"),
+            controllers: Vec::new(),
+        };
         assert_eq!(hierarchy.parent(), Path::new("/sys/fs/cgroup/app"));
         assert!(!hierarchy.has_controllers());
     }

@@ -1,1 +1,11 @@
-//! One integration binary.
+//! One integration binary: real sandboxes, real upstreams, the real program.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests"
+)]
+
+mod sandbox;
+
+mod outcomes;
