@@ -97,9 +97,15 @@ fn above_maximum(reader: &Reader<'_>, key: &str, most: &str) -> ConfigError {
     let (value, limit) = (reader.shown(key), reader.shown(most));
     // The one that was written is the one to change; the other may be a default.
     if reader.is_written(key) {
-        reader.error(key, format!("{value} is above {most}, which is {limit}: lower it, or raise {most}"))
+        reader.error(
+            key,
+            format!("{value} is above {most}, which is {limit}: lower it, or raise {most}"),
+        )
     } else {
-        reader.error(most, format!("{limit} is below {key}, which is {value}: raise it, or lower {key}"))
+        reader.error(
+            most,
+            format!("{limit} is below {key}, which is {value}: raise it, or lower {key}"),
+        )
     }
 }
 

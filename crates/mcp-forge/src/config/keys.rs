@@ -510,7 +510,7 @@ pub(super) fn place(path: &[String]) -> Place {
 }
 
 /// The candidate that was probably meant, if any is near.
-pub(super) fn nearest<'a>(
+pub(crate) fn nearest<'a>(
     word: &str,
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {

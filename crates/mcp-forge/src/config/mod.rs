@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
 use crate::limits::Limits;
 
 pub use error::ConfigError;
+pub(crate) use keys::nearest;
 pub use keys::reference;
 pub use later::Later;
 pub use load::{Loaded, Sources};

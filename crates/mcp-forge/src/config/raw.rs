@@ -252,11 +252,23 @@ fn syntax_error(file: &Path, error: &serde_saphyr::Error) -> ConfigError {
         _ => file.display().to_string(),
     };
     let problem = match error.without_snippet() {
-        serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => format!("the key {key} is written twice"),
+        serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => {
+            format!("the key {key} is written twice")
+        }
         error => error.to_string(),
     };
     // The place stands in front already, and the parser's advice is for programmers.
-    let sentence = problem.lines().next().unwrap_or_default().split(" at line ").next().unwrap_or_default();
-    let problem = sentence.chars().filter(|letter| !letter.is_control()).take(MOST).collect();
+    let sentence = problem
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .split(" at line ")
+        .next()
+        .unwrap_or_default();
+    let problem = sentence
+        .chars()
+        .filter(|letter| !letter.is_control())
+        .take(MOST)
+        .collect();
     ConfigError::Syntax { place, problem }
 }

@@ -11,14 +11,10 @@ const LONGEST_SECONDS: f64 = 315_360_000.0;
 ///
 /// # Errors
 ///
-/// A sentence that quotes the text and says what to write.
-pub fn parse_size(text: &str) -> Result<u64, String> {
-    let refused = || {
-        format!(
-            "{} is not a size: write bytes (1048576) or a text such as 512m or 2g",
-            quoted(text)
-        )
-    };
+/// What the text is instead, to be put after "it is".
+pub fn parse_bytes(text: &str) -> Result<u64, &'static str> {
+    const NO_SIZE: &str = "not a size";
+    const TOO_LARGE: &str = "too large a size";
     let (number, unit) = split_unit(text);
     let shift = match unit.to_ascii_lowercase().as_str() {
         "" | "b" => 0,
@@ -26,37 +22,31 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         "m" | "mb" | "mib" => 20,
         "g" | "gb" | "gib" => 30,
         "t" | "tb" | "tib" => 40,
-        _ => return Err(refused()),
+        _ => return Err(NO_SIZE),
     };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let all_digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
     if whole.is_empty() || !all_digits(whole) || !all_digits(fraction) || number.ends_with('.') {
-        return Err(refused());
+        return Err(NO_SIZE);
     }
-    let too_large = || format!("{} is too large a size", quoted(text));
     let unit_bytes = 1_u64 << shift;
     let bytes = whole
         .parse::<u64>()
         .ok()
         .and_then(|whole| whole.checked_mul(unit_bytes))
-        .ok_or_else(too_large)?;
+        .ok_or(TOO_LARGE)?;
     bytes
-        .checked_add(fraction_of(fraction, unit_bytes).ok_or_else(refused)?)
-        .ok_or_else(too_large)
+        .checked_add(fraction_of(fraction, unit_bytes).ok_or(NO_SIZE)?)
+        .ok_or(TOO_LARGE)
 }
 
 /// Reads a duration: seconds as a number, or a number with `ms`, `s`, `m`, `h` or `d`.
 ///
 /// # Errors
 ///
-/// A sentence that quotes the text and says what to write.
-pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let refused = || {
-        format!(
-            "{} is not a duration: write seconds (300) or a text such as 90s or 5m",
-            quoted(text)
-        )
-    };
+/// What the text is instead, to be put after "it is".
+pub fn parse_duration(text: &str) -> Result<Duration, &'static str> {
+    const NO_DURATION: &str = "not a duration";
     let (number, unit) = split_unit(text);
     let factor = match unit {
         "ms" => 0.001,
@@ -64,16 +54,10 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         "m" | "min" => 60.0,
         "h" => 3_600.0,
         "d" => 86_400.0,
-        _ => return Err(refused()),
+        _ => return Err(NO_DURATION),
     };
-    if !number
-        .bytes()
-        .all(|byte| byte.is_ascii_digit() || byte == b'.')
-    {
-        return Err(refused());
-    }
-    let seconds = number.parse::<f64>().map_err(|_| refused())?;
-    duration_from_seconds(seconds * factor).ok_or_else(refused)
+    let seconds = number.parse::<f64>().map_err(|_| NO_DURATION)?;
+    duration_from_seconds(seconds * factor).ok_or("longer than ten years")
 }
 
 /// A duration of this many seconds, unless that is negative, not a number, or beyond ten years.
@@ -146,7 +130,7 @@ mod tests {
             (" 7k ", 7 << 10),
             ("64B", 64),
         ] {
-            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+            assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
         }
         for text in [
             "",
@@ -164,7 +148,7 @@ mod tests {
             "٣m",
             "+1",
         ] {
-            assert!(parse_size(text).is_err(), "{text}");
+            assert!(parse_bytes(text).is_err(), "{text}");
         }
     }
 
@@ -206,13 +190,13 @@ mod tests {
     proptest! {
         #[test]
         fn a_size_that_is_shown_is_read_back(bytes: u64) {
-            prop_assert_eq!(parse_size(&show_size(bytes)), Ok(bytes));
+            prop_assert_eq!(parse_bytes(&show_size(bytes)), Ok(bytes));
         }
 
         #[test]
         fn no_text_makes_the_parsers_panic(text in ".{0,40}", digits in "[0-9.]{0,30}[kmgtbis]{0,3}") {
             for text in [&text, &digits] {
-                let _ = parse_size(text);
+                let _ = parse_bytes(text);
                 let _ = parse_duration(text);
             }
         }

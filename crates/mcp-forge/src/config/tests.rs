@@ -480,6 +480,12 @@ fn error_texts() {
         ("written twice", "server:\n  port: 1\n  port: 2\n"),
         ("not YAML", "server:\n  - a\n b: canary\n"),
         ("unclosed", "mcp_tools: {a: {env: {TOKEN: canary\n"),
+        ("an alias", "mcp_tools: {a: {env: {TOKEN: *canary }}}\n"),
+        ("a tag", "mcp_tools: {a: {env: {TOKEN: !!int canary}}}\n"),
+        (
+            "an escape",
+            "mcp_tools: {a: {env: {TOKEN: \"\\canary\"}}}\n",
+        ),
         (
             "too deep",
             &format!("{}{}", "[".repeat(200), "]".repeat(200)),

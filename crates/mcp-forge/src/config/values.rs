@@ -6,7 +6,7 @@ use super::{
     error::ConfigError,
     keys::{self, Key, Kind, Place},
     raw::{Content, Node, Origin},
-    size::{duration_from_seconds, parse_duration, parse_size, show_size},
+    size::{duration_from_seconds, parse_bytes, parse_duration, show_size},
 };
 
 /// Keys of other programs' files that mean nothing here and do no harm.
@@ -302,39 +302,37 @@ pub(super) fn default_node(default: &str, kind: Kind) -> Node {
 
 /// The size that a node writes.
 pub(super) fn size_of(node: &Node) -> Result<u64, String> {
-    match &node.content {
-        Content::Integer(value) => u64::try_from(*value)
-            .map_err(|_| format!("{value} is not a size: it is less than nothing")),
-        // A replaced text may be secret: the message is made from what was written.
-        Content::Text(text) => parse_size(text).map_err(|problem| match &node.written {
-            Some(written) => format!("{written:?} does not give a size"),
-            None => problem,
-        }),
-        _ => Err(format!(
-            "{} is not a size: write bytes (1048576) or a text such as 512m or 2g",
+    let size = match &node.content {
+        Content::Integer(value) => u64::try_from(*value).map_err(|_| "less than nothing"),
+        Content::Text(text) => parse_bytes(text),
+        _ => Err("not a size"),
+    };
+    size.map_err(|problem| {
+        format!(
+            "{} is {problem}: write bytes (1048576) or a text such as 512m or 2g",
             node.shown()
-        )),
-    }
+        )
+    })
 }
 
 /// The duration that a node writes.
 pub(super) fn duration_of(node: &Node) -> Result<Duration, String> {
-    let refused = || {
-        format!(
-            "{} is not a duration: write seconds (300) or a text such as 90s or 5m",
-            node.shown()
-        )
-    };
-    match &node.content {
+    let duration = match &node.content {
         #[expect(
             clippy::cast_precision_loss,
             reason = "beyond 2^52 seconds it is refused anyway"
         )]
-        Content::Integer(value) => duration_from_seconds(*value as f64).ok_or_else(refused),
-        Content::Number(value) => duration_from_seconds(*value).ok_or_else(refused),
-        Content::Text(text) => parse_duration(text).map_err(|_| refused()),
-        _ => Err(refused()),
-    }
+        Content::Integer(value) => duration_from_seconds(*value as f64).ok_or("out of any range"),
+        Content::Number(value) => duration_from_seconds(*value).ok_or("out of any range"),
+        Content::Text(text) => parse_duration(text),
+        _ => Err("not a duration"),
+    };
+    duration.map_err(|problem| {
+        format!(
+            "{} is {problem}: write seconds (300) or a text such as 90s or 5m",
+            node.shown()
+        )
+    })
 }
 
 fn hidden(node: &Node, kind: Kind) -> String {
