@@ -6,6 +6,7 @@
 
 pub mod audit;
 pub mod bridge;
+pub mod cli;
 pub mod config;
 pub mod engine;
 pub mod limits;
