@@ -10,6 +10,7 @@ pub mod cli;
 pub mod config;
 pub mod engine;
 pub mod limits;
+pub mod mcp;
 pub mod runner;
 pub mod service;
 pub mod turn;
