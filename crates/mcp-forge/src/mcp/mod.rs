@@ -8,9 +8,10 @@ use std::{sync::Arc, time::Duration};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler, ServiceExt,
     model::{
-        CallToolRequestParams, CallToolResponse, CallToolResult, CustomRequest, CustomResult, ErrorCode,
-        Implementation, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
-        ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig,
+        CallToolRequestParams, CallToolResponse, CallToolResult, CustomRequest, CustomResult,
+        ErrorCode, Implementation, ListResourceTemplatesResult, ListResourcesResult,
+        ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse,
+        ServerCapabilities, ServerConfig,
     },
     service::{RequestContext, ServerInitializeError},
 };
@@ -94,14 +95,22 @@ pub async fn serve(
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
     service.start();
-    let client = Client { service: Arc::clone(&service) };
+    let client = Client {
+        service: Arc::clone(&service),
+    };
     // The client's end cancels `stop`, and that cancels every request that still runs: nobody
     // waits for their answers.
     let lines = transport::Lines::new(reader, writer, stop.clone());
-    let served = match client.serve_with_ct(lines, stop.clone()).await {
-        Ok(running) => running.waiting().await.map(|_| ()).map_err(ServeError::from),
+    let served = match Box::pin(client.serve_with_ct(lines, stop.clone())).await {
+        Ok(running) => running
+            .waiting()
+            .await
+            .map(|_| ())
+            .map_err(ServeError::from),
         // A client that leaves before it began, or a signal: nothing was served, nothing is wrong.
-        Err(ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::Cancelled) => Ok(()),
+        Err(ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::Cancelled) => {
+            Ok(())
+        }
         Err(error) => Err(ServeError::Handshake(Box::new(error))),
     };
     stop.cancel();
@@ -117,7 +126,10 @@ struct Client {
 
 impl ServerHandler for Client {
     fn get_info(&self) -> ServerConfig {
-        let capabilities = ServerCapabilities::builder().enable_tools().enable_resources().build();
+        let capabilities = ServerCapabilities::builder()
+            .enable_tools()
+            .enable_resources()
+            .build();
         ServerConfig::new(capabilities)
             .with_server_info(
                 Implementation::new("mcp-forge", env!("CARGO_PKG_VERSION"))
@@ -132,8 +144,13 @@ impl ServerHandler for Client {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let tools = timeout(CATALOGUE_PATIENCE, self.service.tools()).await.unwrap_or_default();
-        Ok(ListToolsResult::with_all_items(vec![tool::execute_python(self.service.config(), &tools)]))
+        let tools = timeout(CATALOGUE_PATIENCE, self.service.tools())
+            .await
+            .unwrap_or_default();
+        Ok(ListToolsResult::with_all_items(vec![tool::execute_python(
+            self.service.config(),
+            &tools,
+        )]))
     }
 
     async fn call_tool(
@@ -143,7 +160,10 @@ impl ServerHandler for Client {
     ) -> Result<CallToolResponse, ErrorData> {
         if request.name != tool::EXECUTE_PYTHON {
             let name: String = request.name.chars().take(64).collect();
-            let message = format!("Unknown tool `{name}`; this server has `{}`.", tool::EXECUTE_PYTHON);
+            let message = format!(
+                "Unknown tool `{name}`; this server has `{}`.",
+                tool::EXECUTE_PYTHON
+            );
             return Err(ErrorData::invalid_params(message, None));
         }
         let parsed = ExecuteRequest::from_json(request.arguments.unwrap_or_default());
@@ -172,7 +192,9 @@ impl ServerHandler for Client {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        Ok(ListResourceTemplatesResult::with_all_items(resources::templates()))
+        Ok(ListResourceTemplatesResult::with_all_items(
+            resources::templates(),
+        ))
     }
 
     async fn read_resource(
@@ -205,7 +227,7 @@ impl Client {
         context: RequestContext<RoleServer>,
     ) -> Option<Result<ExecuteResponse, ServiceError>> {
         let (mut observer, newest) = NewestLine::new();
-        let work = self.service.execute(request, &mut observer);
+        let work = Box::pin(self.service.execute(request, &mut observer));
         let told = async {
             match context.meta.get_progress_token() {
                 Some(token) => progress::report(&context.peer, token, newest, work).await,
@@ -228,10 +250,16 @@ fn explain_shape(request: &CustomRequest) -> ErrorData {
         "tools/call" => "`params.arguments` must be an object, for example {\"code\": \"1 + 1\"}.",
         "resources/read" => "`params.uri` must be the resource's address, a string.",
         "initialize" => "`params` must have `protocolVersion`, `capabilities` and `clientInfo`.",
-        "tools/list" | "resources/list" | "resources/templates/list" => "`params` must be an object or left out.",
+        "tools/list" | "resources/list" | "resources/templates/list" => {
+            "`params` must be an object or left out."
+        }
         method => {
             let method: String = method.chars().take(64).collect();
-            return ErrorData::new(ErrorCode::METHOD_NOT_FOUND, format!("There is no method `{method}`."), None);
+            return ErrorData::new(
+                ErrorCode::METHOD_NOT_FOUND,
+                format!("There is no method `{method}`."),
+                None,
+            );
         }
     };
     ErrorData::invalid_params(message, None)

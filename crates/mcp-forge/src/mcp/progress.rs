@@ -38,7 +38,14 @@ pub(super) struct NewestLine {
 impl NewestLine {
     pub(super) fn new() -> (Self, watch::Receiver<String>) {
         let (newest, receiver) = watch::channel(String::new());
-        (Self { line: String::new(), ended: true, newest }, receiver)
+        (
+            Self {
+                line: String::new(),
+                ended: true,
+                newest,
+            },
+            receiver,
+        )
     }
 }
 
@@ -67,7 +74,12 @@ pub(super) async fn report<T>(
 ) -> T {
     let started = Instant::now();
     let mut work = std::pin::pin!(work);
-    let mut sending = Some(Box::pin(notify(peer, token.clone(), Duration::ZERO, String::new())));
+    let mut sending = Some(Box::pin(notify(
+        peer,
+        token.clone(),
+        Duration::ZERO,
+        String::new(),
+    )));
     let mut last = started;
     let mut output_ended = false;
     let ended = loop {
@@ -111,7 +123,9 @@ async fn notify(peer: &Peer<RoleServer>, token: ProgressToken, elapsed: Duration
         format!("{seconds:.0} s: {}", printable(&line))
     };
     // A client that is gone is noticed where its requests are read.
-    let _ = peer.notify_progress(ProgressNotificationParam::new(token, seconds).with_message(message)).await;
+    let _ = peer
+        .notify_progress(ProgressNotificationParam::new(token, seconds).with_message(message))
+        .await;
 }
 
 /// One line of untrusted output for a terminal: nothing that moves a cursor, sets a colour or
@@ -150,6 +164,9 @@ mod tests {
 
     #[test]
     fn nothing_in_a_line_controls_a_terminal() {
-        assert_eq!(printable("a\u{1b}[31mred\u{7}\u{202e}b"), "a\\u{1b}[31mred\\u{7}\\u{202e}b");
+        assert_eq!(
+            printable("a\u{1b}[31mred\u{7}\u{202e}b"),
+            "a\\u{1b}[31mred\\u{7}\\u{202e}b"
+        );
     }
 }

@@ -46,7 +46,12 @@ pub(super) fn refuse(error: &impl std::fmt::Display) -> CallToolResult {
 /// First letter large, full stop at the end: errors are written for chaining, read as sentences.
 pub(super) fn sentence(text: &str) -> String {
     let mut chars = text.chars();
-    let mut whole: String = chars.next().into_iter().flat_map(char::to_uppercase).chain(chars).collect();
+    let mut whole: String = chars
+        .next()
+        .into_iter()
+        .flat_map(char::to_uppercase)
+        .chain(chars)
+        .collect();
     if !whole.ends_with(['.', '!', '?']) {
         whole.push('.');
     }
@@ -57,14 +62,20 @@ pub(super) fn sentence(text: &str) -> String {
 fn take_images(displays: &mut [Display]) -> Vec<ContentBlock> {
     let mut images = Vec::new();
     let mut room = MAX_IMAGE_BYTES;
-    for (kind, value) in displays.iter_mut().flat_map(|display| display.data.iter_mut()) {
+    for (kind, value) in displays
+        .iter_mut()
+        .flat_map(|display| display.data.iter_mut())
+    {
         if !IMAGE_TYPES.contains(&kind.as_str()) {
             continue;
         }
         let note = match image_data(value) {
             None => "[left out: not base64]".to_owned(),
             Some(data) if images.len() == MAX_IMAGES || data.len() > room => {
-                format!("[left out: at most {MAX_IMAGES} images and {} MiB of them]", MAX_IMAGE_BYTES >> 20)
+                format!(
+                    "[left out: at most {MAX_IMAGES} images and {} MiB of them]",
+                    MAX_IMAGE_BYTES >> 20
+                )
             }
             Some(data) => {
                 room -= data.len();
@@ -81,7 +92,10 @@ fn take_images(displays: &mut [Display]) -> Vec<ContentBlock> {
 /// decoder is not where a lie should be found.
 fn image_data(value: &Value) -> Option<String> {
     let data: String = value.as_str()?.split_ascii_whitespace().collect();
-    STANDARD.decode(&data).ok().filter(|bytes| !bytes.is_empty())?;
+    STANDARD
+        .decode(&data)
+        .ok()
+        .filter(|bytes| !bytes.is_empty())?;
     Some(data)
 }
 
@@ -93,24 +107,40 @@ fn text_of(response: &ExecuteResponse) -> String {
         } else {
             error.traceback.trim_end().to_owned()
         };
-        parts.push(format!("Error ({}):\n{}", response.outcome, ends(&text, MAX_ERROR)));
+        parts.push(format!(
+            "Error ({}):\n{}",
+            response.outcome,
+            ends(&text, MAX_ERROR)
+        ));
     }
     if let Some(result) = &response.result_repr {
         parts.push(format!("Result:\n{}", ends(result, MAX_RESULT)));
     }
-    for (name, text, most) in [("Stdout", &response.stdout, MAX_STDOUT), ("Stderr", &response.stderr, MAX_STDERR)] {
+    for (name, text, most) in [
+        ("Stdout", &response.stdout, MAX_STDOUT),
+        ("Stderr", &response.stderr, MAX_STDERR),
+    ] {
         if !text.trim().is_empty() {
             parts.push(format!("{name}:\n{}", ends(text.trim_end(), most)));
         }
     }
     parts.extend(shown(response));
     if !response.truncated.is_empty() {
-        let cut: Vec<String> =
-            response.truncated.iter().map(|(field, bytes)| format!("{field} by {bytes} bytes")).collect();
-        parts.push(format!("Cut: {}. Return a summary instead of the whole.", cut.join(", ")));
+        let cut: Vec<String> = response
+            .truncated
+            .iter()
+            .map(|(field, bytes)| format!("{field} by {bytes} bytes"))
+            .collect();
+        parts.push(format!(
+            "Cut: {}. Return a summary instead of the whole.",
+            cut.join(", ")
+        ));
     }
     if parts.is_empty() {
-        return format!("Completed in {:.2} s: no result and no output.", response.execution_time);
+        return format!(
+            "Completed in {:.2} s: no result and no output.",
+            response.execution_time
+        );
     }
     parts.join("\n\n")
 }
@@ -148,7 +178,10 @@ fn ends(text: &str, most: usize) -> String {
     let head = text.floor_char_boundary(most / 3);
     let tail = text.ceil_char_boundary(text.len() - (most - most / 3));
     let (head, tail) = (&text[..head], &text[tail..]);
-    format!("{head}\n[... {} bytes not shown ...]\n{tail}", text.len() - head.len() - tail.len())
+    format!(
+        "{head}\n[... {} bytes not shown ...]\n{tail}",
+        text.len() - head.len() - tail.len()
+    )
 }
 
 #[cfg(test)]
@@ -158,8 +191,13 @@ mod tests {
     use super::*;
 
     fn display(data: Value) -> Display {
-        let Value::Object(data) = data else { panic!("not an object") };
-        Display { data, metadata: serde_json::Map::new() }
+        let Value::Object(data) = data else {
+            panic!("not an object")
+        };
+        Display {
+            data,
+            metadata: serde_json::Map::new(),
+        }
     }
 
     #[test]
@@ -183,12 +221,20 @@ mod tests {
 
     #[test]
     fn images_are_bounded_in_number_and_size() {
-        let mut many: Vec<Display> = (0..20).map(|_| display(json!({"image/png": "aGVsbG8="}))).collect();
+        let mut many: Vec<Display> = (0..20)
+            .map(|_| display(json!({"image/png": "aGVsbG8="})))
+            .collect();
         assert_eq!(take_images(&mut many).len(), MAX_IMAGES);
         let large = "A".repeat(4 << 20);
-        let mut two = vec![display(json!({"image/png": large})), display(json!({"image/png": large}))];
+        let mut two = vec![
+            display(json!({"image/png": large})),
+            display(json!({"image/png": large})),
+        ];
         assert_eq!(take_images(&mut two).len(), 1);
-        assert_eq!(two[1].data["image/png"], "[left out: at most 8 images and 6 MiB of them]");
+        assert_eq!(
+            two[1].data["image/png"],
+            "[left out: at most 8 images and 6 MiB of them]"
+        );
     }
 
     #[test]
@@ -197,6 +243,9 @@ mod tests {
         let short = ends(&text, 1000);
         assert!(short.starts_with("start") && short.ends_with("end") && short.len() < 1050);
         let shown: usize = short.chars().filter(|char| *char == 'é').count();
-        assert!(short.contains(&format!("[... {} bytes not shown ...]", 2 * (10_000 - shown))));
+        assert!(short.contains(&format!(
+            "[... {} bytes not shown ...]",
+            2 * (10_000 - shown)
+        )));
     }
 }

@@ -63,20 +63,32 @@ pub(super) async fn read(service: &Service, uri: &str) -> Result<ReadResourceRes
         AUDIT => service.audit_operations().map(Value::from),
         _ => match tool_name(uri) {
             Some(name) => service.tool_schema(name).await,
-            None => return Err(not_found(uri, "There is no such resource; resources/list has those that there are.")),
+            None => {
+                return Err(not_found(
+                    uri,
+                    "There is no such resource; resources/list has those that there are.",
+                ));
+            }
         },
     };
     match value {
         Ok(value) => Ok(ReadResourceResult::new(vec![
             ResourceContents::text(value.to_string(), uri).with_mime_type(JSON),
         ])),
-        Err(error @ ServiceError::UnknownTool(_)) => Err(not_found(uri, &sentence(&error.to_string()))),
-        Err(error) => Err(ErrorData::internal_error(sentence(&error.to_string()), None)),
+        Err(error @ ServiceError::UnknownTool(_)) => {
+            Err(not_found(uri, &sentence(&error.to_string())))
+        }
+        Err(error) => Err(ErrorData::internal_error(
+            sentence(&error.to_string()),
+            None,
+        )),
     }
 }
 
 fn tool_name(uri: &str) -> Option<&str> {
-    uri.strip_prefix(SCHEMA_START)?.strip_suffix(SCHEMA_END).filter(|name| !name.is_empty() && !name.contains('/'))
+    uri.strip_prefix(SCHEMA_START)?
+        .strip_suffix(SCHEMA_END)
+        .filter(|name| !name.is_empty() && !name.contains('/'))
 }
 
 /// `rmcp` sends it with the code of the client's protocol: -32002, or -32602 from 2026-07-28 on.

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use crate::{
     bridge::ToolInfo,
-    config::Config,
-    service::{ExecuteRequest, ExecuteResponse, show_size},
+    config::{Config, size::show_size},
+    service::{ExecuteRequest, ExecuteResponse},
 };
 
 /// The tool's name.
@@ -38,10 +38,14 @@ const MAX_LISTED_CHARS: usize = 3000;
 pub(super) fn execute_python(config: &Config, tools: &[ToolInfo]) -> Tool {
     Tool::new(EXECUTE_PYTHON, describe(tools), input_schema(config))
         .with_title("Run Python in a sandbox")
-        .with_raw_output_schema(Arc::new(schema_of::<ExecuteResponse>()))
+        .with_raw_output_schema(Arc::new(schema_of::<ExecuteResponse>(Direction::Out)))
         // The sandbox itself can neither destroy nor reach anything; the tools it may be granted can.
         .with_annotations(
-            ToolAnnotations::new().read_only(false).destructive(true).idempotent(false).open_world(true),
+            ToolAnnotations::new()
+                .read_only(false)
+                .destructive(true)
+                .idempotent(false)
+                .open_world(true),
         )
 }
 
@@ -52,14 +56,21 @@ fn describe(tools: &[ToolInfo]) -> String {
         return text;
     }
     text.push_str("\n\nTools that code can call:\n");
-    let signatures: usize = tools.iter().map(|tool| tool.signature.chars().count() + 1).sum();
+    let signatures: usize = tools
+        .iter()
+        .map(|tool| tool.signature.chars().count() + 1)
+        .sum();
     let whole = signatures <= MAX_LISTED_CHARS;
     let mut listed = 0;
     for (index, tool) in tools.iter().enumerate() {
         let entry = if whole { &tool.signature } else { &tool.name };
         listed += entry.chars().count() + 1;
         if listed > MAX_LISTED_CHARS {
-            let _ = writeln!(text, "and {} more, listed by mcp://forge/tools/available", tools.len() - index);
+            let _ = writeln!(
+                text,
+                "and {} more, listed by mcp://forge/tools/available",
+                tools.len() - index
+            );
             break;
         }
         let _ = writeln!(text, "{entry}");
@@ -70,29 +81,49 @@ fn describe(tools: &[ToolInfo]) -> String {
 
 /// The schema of the request, with the numbers of this server.
 fn input_schema(config: &Config) -> JsonObject {
-    let mut schema = Value::Object(schema_of::<ExecuteRequest>());
+    let mut schema = Value::Object(schema_of::<ExecuteRequest>(Direction::In));
     let (default, max) = (&config.default_limits, &config.max_limits);
-    add(&mut schema, "/properties/timeout", json!({
-        "default": default.timeout.as_secs_f64(),
-        "maximum": max.timeout.as_secs_f64(),
-        "exclusiveMinimum": 0,
-    }));
+    add(
+        &mut schema,
+        "/properties/timeout",
+        json!({
+            "default": default.timeout.as_secs_f64(),
+            "maximum": max.timeout.as_secs_f64(),
+            "exclusiveMinimum": 0,
+        }),
+    );
     add(&mut schema, "/properties/mcp_tools", json!({"default": []}));
-    add(&mut schema, "/properties/backend", json!({"default": "simple", "enum": ["simple", "jupyter"]}));
+    add(
+        &mut schema,
+        "/properties/backend",
+        json!({"default": "simple", "enum": ["simple", "jupyter"]}),
+    );
     let limits = "/properties/limits/properties";
     for (name, default, max) in [
         ("memory", default.memory_bytes, max.memory_bytes),
         ("storage", default.storage_bytes, max.storage_bytes),
     ] {
         let pointer = format!("{limits}/{name}");
-        let told = schema.pointer(&format!("{pointer}/description")).and_then(Value::as_str).unwrap_or_default();
+        let told = schema
+            .pointer(&format!("{pointer}/description"))
+            .and_then(Value::as_str)
+            .unwrap_or_default();
         let description = format!("{told} At most {}.", show_size(max));
-        add(&mut schema, &pointer, json!({"default": show_size(default), "description": description}));
+        add(
+            &mut schema,
+            &pointer,
+            json!({"default": show_size(default), "description": description}),
+        );
     }
-    for (name, default, max) in
-        [("cpu_quota", default.cpu_quota_us, max.cpu_quota_us), ("pids", default.pids, max.pids)]
-    {
-        add(&mut schema, &format!("{limits}/{name}"), json!({"default": default, "minimum": 1, "maximum": max}));
+    for (name, default, max) in [
+        ("cpu_quota", default.cpu_quota_us, max.cpu_quota_us),
+        ("pids", default.pids, max.pids),
+    ] {
+        add(
+            &mut schema,
+            &format!("{limits}/{name}"),
+            json!({"default": default, "minimum": 1, "maximum": max}),
+        );
     }
     match schema {
         Value::Object(schema) => schema,
@@ -101,25 +132,39 @@ fn input_schema(config: &Config) -> JsonObject {
 }
 
 fn add(schema: &mut Value, pointer: &str, more: Value) {
-    if let (Some(Value::Object(property)), Value::Object(more)) = (schema.pointer_mut(pointer), more) {
+    if let (Some(Value::Object(property)), Value::Object(more)) =
+        (schema.pointer_mut(pointer), more)
+    {
         property.extend(more);
     }
 }
 
 /// A type's schema, flat and without what only a generator cares for.
-fn schema_of<T: JsonSchema>() -> JsonObject {
-    let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
-    let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
-    tidy(&mut schema, std::any::type_name::<T>() == std::any::type_name::<ExecuteRequest>());
-    match schema {
-        Value::Object(schema) => schema,
-        _ => JsonObject::new(),
-    }
+fn schema_of<T: JsonSchema>(direction: Direction) -> JsonObject {
+    let settings =
+        SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
+    let mut schema = settings
+        .into_generator()
+        .into_root_schema_for::<T>()
+        .to_value();
+    tidy(&mut schema, direction == Direction::In);
+    let Value::Object(mut schema) = schema else {
+        return JsonObject::new();
+    };
+    // The type's own comment is for the people who write it; the tool's description is for models.
+    schema.remove("description");
+    schema
 }
 
-/// Drops generated noise. In a request also the alternative `null`: leaving a parameter out says
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    In,
+    Out,
+}
+
+/// Drops generated noise. In what comes in also the alternative `null`: leaving a parameter out says
 /// the same, and some clients do not know types that are lists.
-fn tidy(schema: &mut Value, request: bool) {
+fn tidy(schema: &mut Value, comes_in: bool) {
     match schema {
         Value::Object(map) => {
             for noise in ["$schema", "title", "format"] {
@@ -127,15 +172,15 @@ fn tidy(schema: &mut Value, request: bool) {
                     map.remove(noise);
                 }
             }
-            if request {
+            if comes_in {
                 drop_null(map);
             }
             if let Some(Value::String(description)) = map.get_mut("description") {
                 *description = description.split_whitespace().collect::<Vec<_>>().join(" ");
             }
-            map.values_mut().for_each(|value| tidy(value, request));
+            map.values_mut().for_each(|value| tidy(value, comes_in));
         }
-        Value::Array(items) => items.iter_mut().for_each(|item| tidy(item, request)),
+        Value::Array(items) => items.iter_mut().for_each(|item| tidy(item, comes_in)),
         _ => {}
     }
 }
@@ -151,7 +196,9 @@ fn drop_null(map: &mut JsonObject) {
             map.insert("type".to_owned(), only);
         }
     }
-    let Some(Value::Array(choices)) = map.get_mut("anyOf") else { return };
+    let Some(Value::Array(choices)) = map.get_mut("anyOf") else {
+        return;
+    };
     choices.retain(|choice| choice.get("type").is_none_or(|name| name != "null"));
     if choices.len() != 1 {
         return;

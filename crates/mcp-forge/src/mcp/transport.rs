@@ -8,7 +8,9 @@ use std::io;
 
 use rmcp::{
     RoleServer,
-    model::{ClientJsonRpcMessage, ErrorCode, ErrorData, JsonRpcMessage, RequestId, ServerJsonRpcMessage},
+    model::{
+        ClientJsonRpcMessage, ErrorCode, ErrorData, JsonRpcMessage, RequestId, ServerJsonRpcMessage,
+    },
     transport::Transport,
 };
 use serde_json::Value;
@@ -108,11 +110,16 @@ impl<R: AsyncRead + Send + Unpin> Lines<R> {
                 return Ok(LineEnd::Eof);
             }
             let newline = available.iter().position(|byte| *byte == b'\n');
-            self.line.push(&available[..newline.unwrap_or(available.len())]);
+            self.line
+                .push(&available[..newline.unwrap_or(available.len())]);
             let consumed = newline.map_or(available.len(), |position| position + 1);
             self.reader.consume(consumed);
             if newline.is_some() {
-                return Ok(if self.line.fits() { LineEnd::Whole } else { LineEnd::TooLong });
+                return Ok(if self.line.fits() {
+                    LineEnd::Whole
+                } else {
+                    LineEnd::TooLong
+                });
             }
         }
     }
@@ -121,12 +128,19 @@ impl<R: AsyncRead + Send + Unpin> Lines<R> {
 impl<R: AsyncRead + Send + Unpin> Transport<RoleServer> for Lines<R> {
     type Error = io::Error;
 
-    fn send(&mut self, message: ServerJsonRpcMessage) -> impl Future<Output = io::Result<()>> + Send + 'static {
+    fn send(
+        &mut self,
+        message: ServerJsonRpcMessage,
+    ) -> impl Future<Output = io::Result<()>> + Send + 'static {
         let outgoing = self.outgoing.clone();
         async move {
             let line = serde_json::to_vec(&message)?;
             let closed = || io::Error::from(io::ErrorKind::BrokenPipe);
-            outgoing.ok_or_else(closed)?.send(line).await.map_err(|_| closed())
+            outgoing
+                .ok_or_else(closed)?
+                .send(line)
+                .await
+                .map_err(|_| closed())
         }
     }
 
@@ -149,7 +163,10 @@ impl<R: AsyncRead + Send + Unpin> Transport<RoleServer> for Lines<R> {
 }
 
 /// Writes whole lines, one after the other, until nobody can send more.
-async fn write_lines(mut queue: mpsc::Receiver<Vec<u8>>, mut writer: impl AsyncWrite + Send + Unpin) {
+async fn write_lines(
+    mut queue: mpsc::Receiver<Vec<u8>>,
+    mut writer: impl AsyncWrite + Send + Unpin,
+) {
     while let Some(mut line) = queue.recv().await {
         line.push(b'\n');
         if writer.write_all(&line).await.is_err() || writer.flush().await.is_err() {
@@ -176,7 +193,12 @@ struct Line {
 
 impl Line {
     fn new(limit: usize) -> Self {
-        Self { limit, bytes: Vec::new(), tail: Vec::new(), length: 0 }
+        Self {
+            limit,
+            bytes: Vec::new(),
+            tail: Vec::new(),
+            length: 0,
+        }
     }
 
     fn push(&mut self, piece: &[u8]) {
@@ -186,12 +208,15 @@ impl Line {
             return;
         }
         if self.tail.is_empty() {
-            self.tail = self.bytes.split_off(self.bytes.len().saturating_sub(KEPT_BYTES));
+            self.tail = self
+                .bytes
+                .split_off(self.bytes.len().saturating_sub(KEPT_BYTES));
             self.bytes.truncate(KEPT_BYTES);
             self.bytes.shrink_to_fit();
         }
         self.tail.extend_from_slice(piece);
-        self.tail.drain(..self.tail.len().saturating_sub(KEPT_BYTES));
+        self.tail
+            .drain(..self.tail.len().saturating_sub(KEPT_BYTES));
     }
 
     fn fits(&self) -> bool {
@@ -202,7 +227,7 @@ impl Line {
         &self.bytes
     }
 
-    fn too_long(&self) -> ServerJsonRpcMessage {
+    fn too_long(&self) -> Box<ServerJsonRpcMessage> {
         let message = format!(
             "the message has {} bytes, more than the maximum of {} for one line",
             self.length, self.limit
@@ -217,8 +242,11 @@ impl Line {
 }
 
 /// Reads one line. `Ok(None)` for what needs no answer.
-fn parse(line: &[u8]) -> Result<Option<ClientJsonRpcMessage>, ServerJsonRpcMessage> {
-    let line = line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line).trim_ascii();
+fn parse(line: &[u8]) -> Result<Option<ClientJsonRpcMessage>, Box<ServerJsonRpcMessage>> {
+    let line = line
+        .strip_prefix(b"\xEF\xBB\xBF")
+        .unwrap_or(line)
+        .trim_ascii();
     if line.is_empty() {
         return Ok(None);
     }
@@ -226,7 +254,11 @@ fn parse(line: &[u8]) -> Result<Option<ClientJsonRpcMessage>, ServerJsonRpcMessa
         return Ok(Some(message));
     }
     match serde_json::from_slice::<Value>(line) {
-        Ok(Value::Object(message)) if message.contains_key("method") && !message.contains_key("id") => Ok(None),
+        Ok(Value::Object(message))
+            if message.contains_key("method") && !message.contains_key("id") =>
+        {
+            Ok(None)
+        }
         Ok(Value::Object(message)) => {
             let id = message.get("id").and_then(as_id);
             let text = "not a JSON-RPC 2.0 request: it needs \"jsonrpc\": \"2.0\", an \"id\" that is a string or a whole number, and a \"method\"";
@@ -236,21 +268,31 @@ fn parse(line: &[u8]) -> Result<Option<ClientJsonRpcMessage>, ServerJsonRpcMessa
             let text = "batches are not part of MCP; send each message on its own line".to_owned();
             Err(refusal(ErrorCode::INVALID_REQUEST, text, None))
         }
-        Ok(_) => Err(refusal(ErrorCode::INVALID_REQUEST, "a message is a JSON object".to_owned(), None)),
+        Ok(_) => Err(refusal(
+            ErrorCode::INVALID_REQUEST,
+            "a message is a JSON object".to_owned(),
+            None,
+        )),
         Err(error) => {
             let id = id_at_start(line).or_else(|| id_at_end(line));
-            Err(refusal(ErrorCode::PARSE_ERROR, format!("the line is not valid JSON: {error}"), id))
+            Err(refusal(
+                ErrorCode::PARSE_ERROR,
+                format!("the line is not valid JSON: {error}"),
+                id,
+            ))
         }
     }
 }
 
-fn refusal(code: ErrorCode, message: String, id: Option<RequestId>) -> ServerJsonRpcMessage {
-    ServerJsonRpcMessage::error(ErrorData::new(code, message, None), id)
+fn refusal(code: ErrorCode, message: String, id: Option<RequestId>) -> Box<ServerJsonRpcMessage> {
+    Box::new(ServerJsonRpcMessage::error(ErrorData::new(code, message, None), id))
 }
 
 fn as_id(value: &Value) -> Option<RequestId> {
     match value {
-        Value::String(text) if text.len() <= KEPT_BYTES => Some(RequestId::String(text.as_str().into())),
+        Value::String(text) if text.len() <= KEPT_BYTES => {
+            Some(RequestId::String(text.as_str().into()))
+        }
         Value::Number(number) => number.as_i64().map(RequestId::Number),
         _ => None,
     }
@@ -274,7 +316,9 @@ fn id_at_start(line: &[u8]) -> Option<RequestId> {
 /// is the message's own, and a key right before it is at the top level.
 fn id_at_end(line: &[u8]) -> Option<RequestId> {
     let members = line.trim_ascii_end().strip_suffix(b"}")?;
-    let start = members.windows(5).rposition(|window| window == b"\"id\":")?;
+    let start = members
+        .windows(5)
+        .rposition(|window| window == b"\"id\":")?;
     let (value, after) = first_value(&members[start + 5..])?;
     after.trim_ascii().is_empty().then_some(())?;
     as_id(&value)
@@ -293,18 +337,32 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn number(id: i64) -> Option<RequestId> {
-        Some(RequestId::Number(id))
+    fn number(id: i64) -> RequestId {
+        RequestId::Number(id)
     }
 
     #[test]
     fn the_id_of_a_cut_line_is_found_at_either_end() {
-        assert_eq!(id_at_start(br#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"co"#), number(7));
-        assert_eq!(id_at_start(br#"{"method":"tools/call","params":{"id":9,"co"#), None);
-        assert_eq!(id_at_end(br#"aaaa"},"jsonrpc":"2.0","id":8}"#), number(8));
-        assert_eq!(id_at_end(br#"aaaa"}, "id": "a" }"#), None);
-        assert_eq!(id_at_end(br#"aaaa"},"id":"a-1" }"#), Some(RequestId::String("a-1".into())));
+        assert_eq!(
+            id_at_start(br#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"co"#),
+            Some(number(7))
+        );
+        assert_eq!(
+            id_at_start(br#"{"method":"tools/call","params":{"id":9,"co"#),
+            None
+        );
+        assert_eq!(id_at_end(br#"aaaa"},"jsonrpc":"2.0","id":8}"#), Some(number(8)));
+        assert_eq!(
+            id_at_end(br#"aaaa"}, "id": "a" }"#),
+            Some(RequestId::String("a".into()))
+        );
+        assert_eq!(
+            id_at_end(br#"aaaa"},"id":"a-1" }"#),
+            Some(RequestId::String("a-1".into()))
+        );
         assert_eq!(id_at_end(br#"{"id":8},"jsonrpc":"2.0"}"#), None);
+        assert_eq!(id_at_end(br#""params":{"id":8}}"#), None);
+        assert_eq!(id_at_end(br#""code":"\"id\":8"}"#), None);
     }
 
     #[test]
@@ -316,9 +374,16 @@ mod tests {
         }
         assert!(!line.fits());
         assert!(line.bytes.capacity() <= 2 * KEPT_BYTES && line.tail.len() <= KEPT_BYTES);
-        let JsonRpcMessage::Error(error) = line.too_long() else { panic!("not an error") };
-        assert_eq!(error.id, number(3));
-        assert!(error.error.message.contains("1000034 bytes, more than the maximum of 4096"));
+        let JsonRpcMessage::Error(error) = *line.too_long() else {
+            panic!("not an error")
+        };
+        assert_eq!(error.id, Some(number(3)));
+        assert!(
+            error
+                .error
+                .message
+                .contains("1000034 bytes, more than the maximum of 4096")
+        );
     }
 
     #[test]
@@ -327,12 +392,33 @@ mod tests {
             Err(JsonRpcMessage::Error(error)) => (error.error.code.0, error.id),
             other => panic!("{line} gave {other:?}"),
         };
-        assert_eq!(refused(r#"{"jsonrpc":"1.0","id":4,"method":"ping"}"#), (-32600, number(4)));
-        assert_eq!(refused(r#"{"jsonrpc":"2.0","id":null,"method":"ping"}"#), (-32600, None));
-        assert_eq!(refused(r#"{"jsonrpc":"2.0","id":1.5,"method":"ping"}"#), (-32600, None));
-        assert_eq!(refused(r#"[{"jsonrpc":"2.0","id":4,"method":"ping"}]"#), (-32600, None));
-        assert_eq!(refused(r#"{"jsonrpc":"2.0","id":5,"method":"ping""#), (-32700, number(5)));
-        assert_eq!(refused(&format!(r#"{{"jsonrpc":"2.0","id":6,"params":{}"#, "[".repeat(100_000))), (-32700, number(6)));
+        assert_eq!(
+            refused(r#"{"jsonrpc":"1.0","id":4,"method":"ping"}"#),
+            (-32600, Some(number(4)))
+        );
+        assert_eq!(
+            refused(r#"{"jsonrpc":"2.0","id":null,"method":"ping"}"#),
+            (-32600, None)
+        );
+        assert_eq!(
+            refused(r#"{"jsonrpc":"2.0","id":1.5,"method":"ping"}"#),
+            (-32600, None)
+        );
+        assert_eq!(
+            refused(r#"[{"jsonrpc":"2.0","id":4,"method":"ping"}]"#),
+            (-32600, None)
+        );
+        assert_eq!(
+            refused(r#"{"jsonrpc":"2.0","id":5,"method":"ping""#),
+            (-32700, Some(number(5)))
+        );
+        assert_eq!(
+            refused(&format!(
+                r#"{{"jsonrpc":"2.0","id":6,"params":{}"#,
+                "[".repeat(100_000)
+            )),
+            (-32700, Some(number(6)))
+        );
     }
 
     proptest! {

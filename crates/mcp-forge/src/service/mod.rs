@@ -15,7 +15,7 @@ mod resources;
 mod response;
 mod slots;
 
-pub use request::{ExecuteRequest, LimitsRequest, MAX_CODE_BYTES, show_size};
+pub use request::{ExecuteRequest, LimitsRequest, MAX_CODE_BYTES};
 pub use response::{ExecuteResponse, UsageView};
 
 use crate::{
@@ -66,7 +66,9 @@ pub enum ServiceError {
     #[error("there is no tool `{0}`; mcp://forge/tools/available lists those that there are")]
     UnknownTool(String),
     /// Too many executions at once. Nothing ran; the same request may succeed later.
-    #[error("the server is busy: {running} executions run and {why}. Try again in a moment")]
+    #[error(
+        "the server is busy: all of its sandboxes ({running}) are in use and {why}. Try again in a moment"
+    )]
     Busy {
         /// How many may run.
         running: usize,
@@ -92,9 +94,21 @@ pub enum ServiceError {
 
 impl Service {
     /// Puts the application together. Starts nothing.
-    pub fn new(config: Config, engine: Arc<dyn Engine>, bridge: Arc<Bridge>, audit: Audit) -> Arc<Self> {
+    pub fn new(
+        config: Config,
+        engine: Arc<dyn Engine>,
+        bridge: Arc<Bridge>,
+        audit: Audit,
+    ) -> Arc<Self> {
         let slots = Slots::new(config.max_concurrent);
-        Arc::new(Self { config, engine, bridge, audit, slots, environment: OnceCell::new() })
+        Arc::new(Self {
+            config,
+            engine,
+            bridge,
+            audit,
+            slots,
+            environment: OnceCell::new(),
+        })
     }
 
     /// Begins to connect the upstreams, in the background.
@@ -129,7 +143,8 @@ impl Service {
         let checked = match request::check(request, &self.config) {
             Ok(checked) => checked,
             Err(refusal) => {
-                self.audit.record("execution.refused", fields(refusal_fields(&refusal)))?;
+                self.audit
+                    .record("execution.refused", fields(refusal_fields(&refusal)))?;
                 return Err(refusal);
             }
         };
@@ -137,8 +152,10 @@ impl Service {
         let pending = self.audit.begin("execution", start_fields(&id, &checked))?;
         let ended = self.run(&id, &checked, observer).await;
         let written = pending.finish(match &ended {
-            Ok(response) => end_fields(&id, response),
-            Err(error) => fields(json!({"execution_id": id, "outcome": "failed", "error": error.to_string()})),
+            Ok(response) => end_fields(response),
+            Err(error) => {
+                fields(json!({"success": false, "outcome": "failed", "error": error.to_string()}))
+            }
         });
         if let Err(error) = written {
             // The code has run: its answer is owed. The next execution is refused at its begin.
@@ -156,7 +173,13 @@ impl Service {
         let _slot = self.slots.take().await?;
         let grant = self.bridge.grant(&checked.tools).await?;
         let (report, isolation) = self.run_turn(id, checked, &grant, observer).await?;
-        Ok(response::assemble(id.to_owned(), checked, &self.config.max_limits, grant.names(), (report, isolation)))
+        Ok(response::assemble(
+            id.to_owned(),
+            checked,
+            &self.config.max_limits,
+            grant.names(),
+            (report, isolation),
+        ))
     }
 
     /// The sandbox's whole life: both ends of it are in the audit log, whichever way it ends.
@@ -175,11 +198,16 @@ impl Service {
                 "resources": LimitsView::from(&checked.limits),
             })),
         )?;
-        let spec = SandboxSpec { id: id.to_owned(), limits: checked.limits.clone() };
+        let spec = SandboxSpec {
+            id: id.to_owned(),
+            limits: checked.limits.clone(),
+        };
         let sandbox = match self.engine.launch(&spec).await {
             Ok(sandbox) => sandbox,
             Err(error) => {
-                pending.finish(fields(json!({"execution_id": id, "success": false, "error": error.to_string()})))?;
+                pending.finish(fields(
+                    json!({"success": false, "error": error.to_string()}),
+                ))?;
                 return Err(error.into());
             }
         };
@@ -189,14 +217,18 @@ impl Service {
             Turn {
                 code: &checked.code,
                 stubs: grant.stubs(),
-                tools: &AuditedTools { tools: grant, audit: &self.audit, execution_id: id },
+                tools: &AuditedTools {
+                    tools: grant,
+                    audit: &self.audit,
+                    execution_id: id,
+                },
                 observer,
                 limits: &checked.limits,
                 caps: self.config.caps,
             },
         )
         .await;
-        let written = pending.finish(fields(json!({"execution_id": id, "success": true})));
+        let written = pending.finish(fields(json!({"success": true})));
         if let Err(error) = written {
             tracing::error!(%error, execution_id = id, "a sandbox's end is missing from the audit log");
         }
@@ -213,23 +245,31 @@ struct AuditedTools<'a> {
 
 #[async_trait::async_trait]
 impl Tools for AuditedTools<'_> {
-    async fn call(&self, name: &str, arguments: Map<String, Value>) -> Result<ToolValue, ToolFailure> {
+    async fn call(
+        &self,
+        name: &str,
+        arguments: Map<String, Value>,
+    ) -> Result<ToolValue, ToolFailure> {
         let started = fields(json!({
             "execution_id": self.execution_id,
             "tool": name,
             "request_bytes": json_bytes(&arguments),
         }));
-        let pending = self.audit.begin("tool.call", started).map_err(|error| ToolFailure {
-            kind: ToolFailureKind::NotGranted,
-            message: format!("the call was refused because it could not be written to the audit log: {error}"),
-        })?;
+        let pending = self
+            .audit
+            .begin("tool.call", started)
+            .map_err(|error| ToolFailure {
+                kind: ToolFailureKind::NotGranted,
+                message: format!(
+                    "the call was refused because it could not be written to the audit log: {error}"
+                ),
+            })?;
         let answer = self.tools.call(name, arguments).await;
         let (status, response_bytes) = match &answer {
             Ok(value) => (json!("ok"), json_bytes(value)),
             Err(failure) => (json!(failure.kind), json_bytes(failure)),
         };
         let ended = fields(json!({
-            "execution_id": self.execution_id,
             "tool": name,
             "status": status,
             "response_bytes": response_bytes,
@@ -259,9 +299,8 @@ fn start_fields(id: &str, checked: &Checked) -> Map<String, Value> {
     }))
 }
 
-fn end_fields(id: &str, response: &ExecuteResponse) -> Map<String, Value> {
+fn end_fields(response: &ExecuteResponse) -> Map<String, Value> {
     fields(json!({
-        "execution_id": id,
         "success": response.success,
         "outcome": response.outcome,
         "usage": response.usage,

@@ -11,7 +11,10 @@ use serde_json::{Map, Value};
 
 use super::ServiceError;
 use crate::{
-    config::{Config, size},
+    config::{
+        Config,
+        size::{duration_from_seconds, parse_size, show_size},
+    },
     limits::Limits,
 };
 
@@ -20,6 +23,9 @@ pub const MAX_CODE_BYTES: usize = 1 << 20;
 
 /// Most names in `mcp_tools`.
 const MAX_TOOLS: usize = 512;
+
+/// Shortest `timeout`.
+const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
 
 /// Longest value that a refusal repeats, in characters.
 const MAX_QUOTED_CHARS: usize = 60;
@@ -83,12 +89,23 @@ impl ExecuteRequest {
     ///
     /// [`ServiceError::Rejected`]; nothing has happened.
     pub fn from_json(parameters: Map<String, Value>) -> Result<Self, ServiceError> {
-        let mut fields = Fields { prefix: "", rest: parameters };
+        let mut fields = Fields {
+            prefix: "",
+            rest: parameters,
+        };
         let request = Self {
             code: fields
                 .take("code", "a string of Python source")?
-                .ok_or_else(|| rejected("code", "`code` is missing; pass the Python source to run as a string."))?,
-            mcp_tools: fields.take("mcp_tools", "a list of tool names, for example [\"github_search_repos\"]")?,
+                .ok_or_else(|| {
+                    rejected(
+                        "code",
+                        "`code` is missing; pass the Python source to run as a string.",
+                    )
+                })?,
+            mcp_tools: fields.take(
+                "mcp_tools",
+                "a list of tool names, for example [\"github_search_repos\"]",
+            )?,
             session_id: fields.take("session_id", "a string")?,
             backend: fields.take("backend", "the string \"simple\"")?,
             timeout: fields.take("timeout", "a number of seconds, for example 30")?,
@@ -120,10 +137,16 @@ impl ExecuteRequest {
 
 impl LimitsRequest {
     fn from_json(parameters: Map<String, Value>) -> Result<Self, ServiceError> {
-        let mut fields = Fields { prefix: "limits.", rest: parameters };
+        let mut fields = Fields {
+            prefix: "limits.",
+            rest: parameters,
+        };
         let request = Self {
             memory: fields.take("memory", "a size as a string, for example \"512m\"")?,
-            cpu_quota: fields.take("cpu_quota", "a whole number of microseconds per 100 ms, for example 50000")?,
+            cpu_quota: fields.take(
+                "cpu_quota",
+                "a whole number of microseconds per 100 ms, for example 50000",
+            )?,
             pids: fields.take("pids", "a whole number of processes, for example 64")?,
             storage: fields.take("storage", "a size as a string, for example \"1g\"")?,
         };
@@ -146,7 +169,11 @@ pub(super) fn check(request: ExecuteRequest, config: &Config) -> Result<Checked,
     check_code(&request.code)?;
     let tools = check_tools(request.mcp_tools.unwrap_or_default())?;
     let limits = check_limits(request.timeout, &request.limits.unwrap_or_default(), config)?;
-    Ok(Checked { code: request.code, tools, limits })
+    Ok(Checked {
+        code: request.code,
+        tools,
+        limits,
+    })
 }
 
 /// Parameters of later features are refused, never ignored: ignoring one would run the code
@@ -167,7 +194,13 @@ fn refuse_what_is_not_available(request: &ExecuteRequest) -> Result<(), ServiceE
             ));
         }
         Some(other) => {
-            return Err(rejected("backend", format!("`backend` is {}; the only one here is \"simple\".", quote(other))));
+            return Err(rejected(
+                "backend",
+                format!(
+                    "`backend` is {}; the only one here is \"simple\".",
+                    quote(other)
+                ),
+            ));
         }
     }
     if request.volumes.is_some() {
@@ -232,11 +265,22 @@ fn check_tools(tools: Vec<String>) -> Result<Vec<String>, ServiceError> {
     Ok(unique)
 }
 
-fn check_limits(timeout: Option<f64>, asked: &LimitsRequest, config: &Config) -> Result<Limits, ServiceError> {
+fn check_limits(
+    timeout: Option<f64>,
+    asked: &LimitsRequest,
+    config: &Config,
+) -> Result<Limits, ServiceError> {
     let (default, max) = (&config.default_limits, &config.max_limits);
     Ok(Limits {
-        timeout: timeout.map_or(Ok(default.timeout), |seconds| check_timeout(seconds, max.timeout))?,
-        memory_bytes: check_size("limits.memory", asked.memory.as_deref(), default.memory_bytes, max.memory_bytes)?,
+        timeout: timeout.map_or(Ok(default.timeout), |seconds| {
+            check_timeout(seconds, max.timeout)
+        })?,
+        memory_bytes: check_size(
+            "limits.memory",
+            asked.memory.as_deref(),
+            default.memory_bytes,
+            max.memory_bytes,
+        )?,
         cpu_quota_us: check_number(
             "limits.cpu_quota",
             asked.cpu_quota,
@@ -244,50 +288,80 @@ fn check_limits(timeout: Option<f64>, asked: &LimitsRequest, config: &Config) ->
             default.cpu_quota_us,
             max.cpu_quota_us,
         )?,
-        pids: check_number("limits.pids", asked.pids, "processes", default.pids, max.pids)?,
-        storage_bytes: check_size("limits.storage", asked.storage.as_deref(), default.storage_bytes, max.storage_bytes)?,
+        pids: check_number(
+            "limits.pids",
+            asked.pids,
+            "processes",
+            default.pids,
+            max.pids,
+        )?,
+        storage_bytes: check_size(
+            "limits.storage",
+            asked.storage.as_deref(),
+            default.storage_bytes,
+            max.storage_bytes,
+        )?,
     })
 }
 
 fn check_timeout(seconds: f64, max: Duration) -> Result<Duration, ServiceError> {
-    // NaN fails this comparison too; a time that rounds to nothing would be "no time at all".
-    if !(seconds >= 0.001) {
-        return Err(rejected(
-            "timeout",
-            format!("`timeout` is {seconds}; pass a number of seconds from 0.001 to {}.", max.as_secs_f64()),
-        ));
-    }
-    if seconds > max.as_secs_f64() {
+    let most = max.as_secs_f64();
+    if seconds > most {
         return Err(rejected(
             "timeout",
             format!(
-                "`timeout` is {seconds} s, above the maximum of {} s here; ask for at most that and split the work.",
-                max.as_secs_f64()
+                "`timeout` is {seconds} s, above the maximum of {most} s here; ask for at most that and split the work."
             ),
         ));
     }
-    Ok(Duration::from_secs_f64(seconds))
+    // Zero, less, NaN, and what rounds to no time at all.
+    duration_from_seconds(seconds).filter(|timeout| *timeout >= SHORTEST_TIMEOUT).ok_or_else(|| {
+        rejected("timeout", format!("`timeout` is {seconds}; pass a number of seconds from 0.001 to {most}."))
+    })
 }
 
-fn check_number(field: &str, asked: Option<u64>, unit: &str, default: u64, max: u64) -> Result<u64, ServiceError> {
+fn check_number(
+    field: &str,
+    asked: Option<u64>,
+    unit: &str,
+    default: u64,
+    max: u64,
+) -> Result<u64, ServiceError> {
     match asked {
         None => Ok(default),
-        Some(0) => Err(rejected(field, format!("`{field}` is 0; pass a number of {unit} from 1 to {max}."))),
+        Some(0) => Err(rejected(
+            field,
+            format!("`{field}` is 0; pass a number of {unit} from 1 to {max}."),
+        )),
         Some(number) if number > max => Err(rejected(
             field,
-            format!("`{field}` is {number} {unit}, above the maximum of {max} here; ask for at most that."),
+            format!(
+                "`{field}` is {number} {unit}, above the maximum of {max} here; ask for at most that."
+            ),
         )),
         Some(number) => Ok(number),
     }
 }
 
-fn check_size(field: &str, asked: Option<&str>, default: u64, max: u64) -> Result<u64, ServiceError> {
-    let Some(text) = asked else { return Ok(default) };
-    let bytes = size::parse_bytes(text).map_err(|error| {
-        rejected(field, format!("`{field}` is {}: {error}. Pass a size such as \"512m\" or \"2g\".", quote(text)))
-    })?;
+fn check_size(
+    field: &str,
+    asked: Option<&str>,
+    default: u64,
+    max: u64,
+) -> Result<u64, ServiceError> {
+    let Some(text) = asked else {
+        return Ok(default);
+    };
+    let bytes = parse_size(text).map_err(|error| rejected(field, format!("`{field}`: {error}.")))?;
     if bytes == 0 {
-        return Err(rejected(field, format!("`{field}` is {}; pass a size from 1 byte to {}.", quote(text), show_size(max))));
+        return Err(rejected(
+            field,
+            format!(
+                "`{field}` is {}; pass a size from 1 byte to {}.",
+                quote(text),
+                show_size(max)
+            ),
+        ));
     }
     if bytes > max {
         return Err(rejected(
@@ -302,14 +376,6 @@ fn check_size(field: &str, asked: Option<&str>, default: u64, max: u64) -> Resul
     Ok(bytes)
 }
 
-/// A size as people write it, in the largest unit that loses nothing: `2g`, `512m`, `1000`.
-pub fn show_size(bytes: u64) -> String {
-    [(30, "g"), (20, "m"), (10, "k")]
-        .into_iter()
-        .find(|(shift, _)| bytes != 0 && bytes.trailing_zeros() >= *shift)
-        .map_or_else(|| bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
-}
-
 /// The parameters not yet read.
 struct Fields {
     prefix: &'static str,
@@ -318,7 +384,11 @@ struct Fields {
 
 impl Fields {
     /// Takes one parameter; absent and `null` are the same.
-    fn take<T: DeserializeOwned>(&mut self, name: &str, expected: &str) -> Result<Option<T>, ServiceError> {
+    fn take<T: DeserializeOwned>(
+        &mut self,
+        name: &str,
+        expected: &str,
+    ) -> Result<Option<T>, ServiceError> {
         match self.rest.remove(name) {
             None | Some(Value::Null) => Ok(None),
             Some(value) => T::deserialize(&value).map(Some).map_err(|_| {
@@ -331,16 +401,28 @@ impl Fields {
 
     /// Refuses what is left.
     fn finish(self, kind: &str, known: &[&str]) -> Result<(), ServiceError> {
-        let Some(name) = self.rest.keys().next() else { return Ok(()) };
+        let Some(name) = self.rest.keys().next() else {
+            return Ok(());
+        };
         let likely = known
             .iter()
-            .map(|known| (strsim::damerau_levenshtein(&name.to_lowercase(), known), known))
-            .filter(|(distance, known)| *distance <= known.len() / 3)
+            .map(|known| {
+                (
+                    strsim::damerau_levenshtein(&name.to_lowercase(), known),
+                    known,
+                )
+            })
+            .filter(|(distance, known)| {
+                *distance <= known.len() / 3 || known.starts_with(name.as_str())
+            })
             .min()
-            .map(|(_, known)| format!("did you mean `{}{known}`? ", self.prefix))
+            .map(|(_, known)| format!(" Did you mean `{}{known}`?", self.prefix))
             .unwrap_or_default();
         let path = format!("{}{}", self.prefix, clip(name));
-        let message = format!("Unknown {kind} `{path}`; {likely}Known: {}.", known.join(", "));
+        let message = format!(
+            "Unknown {kind} `{path}`.{likely} Known: {}.",
+            known.join(", ")
+        );
         Err(rejected(&path, message))
     }
 }
@@ -367,7 +449,11 @@ fn quote(text: &str) -> String {
 
 fn clip(text: &str) -> String {
     let mut chars = text.chars();
-    let mut short: String = chars.by_ref().take(MAX_QUOTED_CHARS).flat_map(char::escape_debug).collect();
+    let mut short: String = chars
+        .by_ref()
+        .take(MAX_QUOTED_CHARS)
+        .flat_map(char::escape_debug)
+        .collect();
     if chars.next().is_some() {
         short.push('…');
     }
@@ -375,9 +461,15 @@ fn clip(text: &str) -> String {
 }
 
 fn rejected(field: &str, message: impl Into<String>) -> ServiceError {
-    ServiceError::Rejected { field: field.to_owned(), message: message.into() }
+    ServiceError::Rejected {
+        field: field.to_owned(),
+        message: message.into(),
+    }
 }
 
 fn not_yet(field: &'static str, what_to_do: &str) -> ServiceError {
-    ServiceError::NotAvailableYet { field, message: format!("`{field}`: {what_to_do}") }
+    ServiceError::NotAvailableYet {
+        field,
+        message: format!("`{field}`: {what_to_do}"),
+    }
 }

@@ -26,7 +26,11 @@ impl Service {
 
     /// The names of those tools.
     pub async fn tools_available(&self) -> Vec<String> {
-        self.tools().await.into_iter().map(|tool| tool.name).collect()
+        self.tools()
+            .await
+            .into_iter()
+            .map(|tool| tool.name)
+            .collect()
     }
 
     /// All that is known of one tool.
@@ -59,14 +63,22 @@ impl Service {
     ///
     /// [`ServiceError`], as [`Service::execute`], or [`ServiceError::Environment`].
     pub async fn environment_info(&self) -> Result<Value, ServiceError> {
-        self.environment.get_or_try_init(|| self.describe_environment()).await.cloned()
+        self.environment
+            .get_or_try_init(|| self.describe_environment())
+            .await
+            .cloned()
     }
 
     async fn describe_environment(&self) -> Result<Value, ServiceError> {
-        let request = ExecuteRequest { code: DESCRIBE_ENVIRONMENT.to_owned(), ..ExecuteRequest::default() };
+        let request = ExecuteRequest {
+            code: DESCRIBE_ENVIRONMENT.to_owned(),
+            ..ExecuteRequest::default()
+        };
         let response = self.execute(request, &mut Unheard).await?;
         let Value::Object(mut info) = response.result else {
-            let reason = response.error.map_or(response.outcome, |error| format!("{}: {}", error.kind, error.message));
+            let reason = response.error.map_or(response.outcome, |error| {
+                format!("{}: {}", error.kind, error.message)
+            });
             return Err(ServiceError::Environment(reason));
         };
         info.insert("environment".to_owned(), json!(response.environment));

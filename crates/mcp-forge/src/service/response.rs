@@ -4,8 +4,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::request::{Checked, show_size};
+use super::request::Checked;
 use crate::{
+    config::size::show_size,
     engine::{ExitCause, Isolation},
     limits::{Limits, LimitsView},
     runner::wire::Raised,
@@ -14,6 +15,9 @@ use crate::{
 
 /// The environment every request runs in until custom ones exist.
 const DEFAULT_ENVIRONMENT: &str = "default";
+
+/// Most fields that the runner may say it cut.
+const MAX_TRUNCATED: usize = 16;
 
 /// What comes back from running code. Also the MCP tool's `structuredContent` and the REST body.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -80,7 +84,12 @@ pub(super) fn assemble(
         Outcome::Raised => report.error,
         _ => explain(&report.outcome, &asked.limits, max),
     };
-    let mut truncated = report.truncated;
+    // The runner wrote this map: only what it is meant to hold goes on.
+    let claimed = report
+        .truncated
+        .into_iter()
+        .filter(|(field, bytes)| field.len() <= 32 && bytes.is_u64());
+    let mut truncated: Map<String, Value> = claimed.take(MAX_TRUNCATED).collect();
     for (field, captured) in [("stdout", &report.stdout), ("stderr", &report.stderr)] {
         if captured.dropped_bytes > 0 {
             truncated.insert(field.to_owned(), captured.dropped_bytes.into());
@@ -138,7 +147,11 @@ fn explain(outcome: &Outcome, limits: &Limits, max: &Limits) -> Option<Raised> {
         Outcome::Cancelled => ("Cancelled", "The caller cancelled the execution, and it was stopped.".to_owned()),
         Outcome::Crashed(cause) => ("Crashed", explain_crash(cause)),
     };
-    Some(Raised { kind: kind.to_owned(), message, traceback: String::new() })
+    Some(Raised {
+        kind: kind.to_owned(),
+        message,
+        traceback: String::new(),
+    })
 }
 
 fn explain_timeout(limits: &Limits, max: &Limits) -> String {
@@ -158,7 +171,9 @@ fn explain_memory(limits: &Limits, max: &Limits) -> String {
     } else {
         "That is the maximum; hold less at once.".to_owned()
     };
-    format!("The code went over its memory limit of {had}, files in /tmp and /workspace included, and was stopped. {fix}")
+    format!(
+        "The code went over its memory limit of {had}, files in /tmp and /workspace included, and was stopped. {fix}"
+    )
 }
 
 fn explain_crash(cause: &ExitCause) -> String {

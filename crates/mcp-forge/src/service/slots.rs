@@ -13,7 +13,7 @@ use super::ServiceError;
 const WAITING_PER_SLOT: usize = 4;
 
 /// How long a request waits for a slot before it is told to come back.
-const WAIT_LIMIT: Duration = Duration::from_secs(60);
+const WAIT_LIMIT: Duration = Duration::from_mins(1);
 
 /// The slots and the queue before them.
 #[derive(Debug)]
@@ -25,7 +25,11 @@ pub(super) struct Slots {
 
 impl Slots {
     pub(super) fn new(count: usize) -> Self {
-        Self { running: Semaphore::new(count), waiting: Semaphore::new(count * WAITING_PER_SLOT), count }
+        Self {
+            running: Semaphore::new(count),
+            waiting: Semaphore::new(count * WAITING_PER_SLOT),
+            count,
+        }
     }
 
     /// Waits for a slot, in the order of arrival. Dropping what it returns frees the slot;
@@ -35,16 +39,24 @@ impl Slots {
             return Ok(slot);
         }
         let Ok(_place) = self.waiting.try_acquire() else {
-            return Err(self.busy(format!("{} more wait already", self.count * WAITING_PER_SLOT)));
+            return Err(self.busy(format!(
+                "{} more wait already",
+                self.count * WAITING_PER_SLOT
+            )));
         };
         match timeout(WAIT_LIMIT, self.running.acquire()).await {
             Ok(Ok(slot)) => Ok(slot),
             // The semaphore is never closed: both mean that no slot came.
-            Ok(Err(_)) | Err(_) => Err(self.busy(format!("none ended within {} s", WAIT_LIMIT.as_secs()))),
+            Ok(Err(_)) | Err(_) => {
+                Err(self.busy(format!("none ended within {} s", WAIT_LIMIT.as_secs())))
+            }
         }
     }
 
     fn busy(&self, why: String) -> ServiceError {
-        ServiceError::Busy { running: self.count, why }
+        ServiceError::Busy {
+            running: self.count,
+            why,
+        }
     }
 }

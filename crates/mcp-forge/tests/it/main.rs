@@ -8,4 +8,7 @@
 
 mod sandbox;
 
+mod fake;
+mod mcp;
 mod outcomes;
+mod service;
