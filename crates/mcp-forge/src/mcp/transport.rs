@@ -285,7 +285,10 @@ fn parse(line: &[u8]) -> Result<Option<ClientJsonRpcMessage>, Box<ServerJsonRpcM
 }
 
 fn refusal(code: ErrorCode, message: String, id: Option<RequestId>) -> Box<ServerJsonRpcMessage> {
-    Box::new(ServerJsonRpcMessage::error(ErrorData::new(code, message, None), id))
+    Box::new(ServerJsonRpcMessage::error(
+        ErrorData::new(code, message, None),
+        id,
+    ))
 }
 
 fn as_id(value: &Value) -> Option<RequestId> {
@@ -351,7 +354,10 @@ mod tests {
             id_at_start(br#"{"method":"tools/call","params":{"id":9,"co"#),
             None
         );
-        assert_eq!(id_at_end(br#"aaaa"},"jsonrpc":"2.0","id":8}"#), Some(number(8)));
+        assert_eq!(
+            id_at_end(br#"aaaa"},"jsonrpc":"2.0","id":8}"#),
+            Some(number(8))
+        );
         assert_eq!(
             id_at_end(br#"aaaa"}, "id": "a" }"#),
             Some(RequestId::String("a".into()))
@@ -388,9 +394,11 @@ mod tests {
 
     #[test]
     fn what_is_no_message_is_refused_with_its_id() {
-        let refused = |line: &str| match parse(line.as_bytes()) {
-            Err(JsonRpcMessage::Error(error)) => (error.error.code.0, error.id),
-            other => panic!("{line} gave {other:?}"),
+        let refused = |line: &str| {
+            let JsonRpcMessage::Error(error) = *parse(line.as_bytes()).unwrap_err() else {
+                panic!("{line} was not refused with an error")
+            };
+            (error.error.code.0, error.id)
         };
         assert_eq!(
             refused(r#"{"jsonrpc":"1.0","id":4,"method":"ping"}"#),

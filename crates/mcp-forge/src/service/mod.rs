@@ -343,3 +343,88 @@ fn json_bytes(value: &impl serde::Serialize) -> u64 {
     let _ = serde_json::to_writer(&mut count, value);
     count.0
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Knows one tool.
+    struct One;
+
+    #[async_trait::async_trait]
+    impl Tools for One {
+        async fn call(&self, name: &str, _: Map<String, Value>) -> Result<ToolValue, ToolFailure> {
+            match name {
+                "good" => Ok(ToolValue::Json {
+                    value: json!("secret answer"),
+                }),
+                "slow" => std::future::pending().await,
+                _ => Err(ToolFailure {
+                    kind: ToolFailureKind::Tool,
+                    message: "secret failure".to_owned(),
+                }),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn each_tool_call_has_two_records_with_sizes_and_no_content() {
+        let directory = tempfile::tempdir().unwrap();
+        let audit = Audit::open(&directory.path().join("audit")).unwrap();
+        let tools = AuditedTools {
+            tools: &One,
+            audit: &audit,
+            execution_id: "e1",
+        };
+        let arguments = || fields(json!({"q": "secret question"}));
+        tools.call("good", arguments()).await.unwrap();
+        tools.call("bad", arguments()).await.unwrap_err();
+        let slow = tokio::time::timeout(
+            std::time::Duration::from_millis(1),
+            tools.call("slow", arguments()),
+        );
+        slow.await.unwrap_err();
+
+        let mut records = audit.newest(10).unwrap();
+        records.reverse();
+        let told: Vec<String> = records
+            .iter()
+            .filter(|record| record["event"] == "tool.call")
+            .map(|record| {
+                let ended = record
+                    .get("status")
+                    .or(record.get("outcome"))
+                    .unwrap_or(&Value::Null);
+                format!(
+                    "{} {} {} {ended}",
+                    record["execution_id"], record["tool"], record["phase"]
+                )
+            })
+            .collect();
+        assert_eq!(
+            told,
+            [
+                r#""e1" "good" "started" null"#,
+                r#""e1" "good" "finished" "ok""#,
+                r#""e1" "bad" "started" null"#,
+                r#""e1" "bad" "finished" "tool""#,
+                r#""e1" "slow" "started" null"#,
+                r#""e1" null "finished" "cancelled""#,
+            ]
+        );
+        assert_eq!(
+            records
+                .iter()
+                .find_map(|record| record.get("request_bytes")),
+            Some(&json!(23))
+        );
+        assert!(!json!(records).to_string().contains("secret"));
+    }
+
+    #[test]
+    fn names_of_executions_are_128_random_bits_in_hex() {
+        let (one, two) = (execution_id().unwrap(), execution_id().unwrap());
+        assert_ne!(one, two);
+        assert!(one.len() == 32 && one.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    }
+}

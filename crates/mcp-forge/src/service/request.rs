@@ -315,9 +315,14 @@ fn check_timeout(seconds: f64, max: Duration) -> Result<Duration, ServiceError> 
         ));
     }
     // Zero, less, NaN, and what rounds to no time at all.
-    duration_from_seconds(seconds).filter(|timeout| *timeout >= SHORTEST_TIMEOUT).ok_or_else(|| {
-        rejected("timeout", format!("`timeout` is {seconds}; pass a number of seconds from 0.001 to {most}."))
-    })
+    duration_from_seconds(seconds)
+        .filter(|timeout| *timeout >= SHORTEST_TIMEOUT)
+        .ok_or_else(|| {
+            rejected(
+                "timeout",
+                format!("`timeout` is {seconds}; pass a number of seconds from 0.001 to {most}."),
+            )
+        })
 }
 
 fn check_number(
@@ -352,7 +357,8 @@ fn check_size(
     let Some(text) = asked else {
         return Ok(default);
     };
-    let bytes = parse_size(text).map_err(|error| rejected(field, format!("`{field}`: {error}.")))?;
+    let bytes =
+        parse_size(text).map_err(|error| rejected(field, format!("`{field}`: {error}.")))?;
     if bytes == 0 {
         return Err(rejected(
             field,

@@ -21,14 +21,19 @@ pub(super) struct Slots {
     running: Semaphore,
     waiting: Semaphore,
     count: usize,
+    room: usize,
 }
 
 impl Slots {
     pub(super) fn new(count: usize) -> Self {
+        let room = count
+            .saturating_mul(WAITING_PER_SLOT)
+            .min(Semaphore::MAX_PERMITS);
         Self {
-            running: Semaphore::new(count),
-            waiting: Semaphore::new(count * WAITING_PER_SLOT),
+            running: Semaphore::new(count.min(Semaphore::MAX_PERMITS)),
+            waiting: Semaphore::new(room),
             count,
+            room,
         }
     }
 
@@ -39,10 +44,7 @@ impl Slots {
             return Ok(slot);
         }
         let Ok(_place) = self.waiting.try_acquire() else {
-            return Err(self.busy(format!(
-                "{} more wait already",
-                self.count * WAITING_PER_SLOT
-            )));
+            return Err(self.busy(format!("{} more wait already", self.room)));
         };
         match timeout(WAIT_LIMIT, self.running.acquire()).await {
             Ok(Ok(slot)) => Ok(slot),

@@ -255,7 +255,12 @@ pub(crate) fn service(
     config.max_concurrent = 2;
     change(&mut config);
     let bridge = Bridge::new(config.upstreams.clone(), config.bridge);
-    Service::new(config, engine, bridge, Audit::open(&directory.join("audit")).unwrap())
+    Service::new(
+        config,
+        engine,
+        bridge,
+        Audit::open(&directory.join("audit")).unwrap(),
+    )
 }
 
 /// Waits for ever: the script of code that hangs.

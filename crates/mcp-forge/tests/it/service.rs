@@ -36,12 +36,24 @@ async fn execute(
 /// The audit's records of executions, oldest first, as (phase, outcome).
 fn executions(service: &Service) -> Vec<(String, Value)> {
     let records = service.audit_operations().unwrap();
-    let mine = records.iter().rev().filter(|record| record["event"] == "execution");
-    mine.map(|record| (record["phase"].as_str().unwrap().to_owned(), record["outcome"].clone())).collect()
+    let mine = records
+        .iter()
+        .rev()
+        .filter(|record| record["event"] == "execution");
+    mine.map(|record| {
+        (
+            record["phase"].as_str().unwrap().to_owned(),
+            record["outcome"].clone(),
+        )
+    })
+    .collect()
 }
 
 fn started_and(outcome: &str) -> Vec<(String, Value)> {
-    vec![("started".to_owned(), Value::Null), ("finished".to_owned(), json!(outcome))]
+    vec![
+        ("started".to_owned(), Value::Null),
+        ("finished".to_owned(), json!(outcome)),
+    ]
 }
 
 #[tokio::test]
@@ -284,7 +296,7 @@ async fn a_bounded_number_waits_and_the_rest_is_told_at_once() {
         }
     });
     let service = service(Arc::clone(&engine), directory.path(), |config| {
-        config.max_concurrent = 1
+        config.max_concurrent = 1;
     });
     let mut calls = Vec::new();
     for number in 0..5 {
@@ -317,7 +329,7 @@ async fn nobody_waits_for_ever() {
     let directory = tempfile::tempdir().unwrap();
     let engine = FakeEngine::new(hang);
     let service = service(Arc::clone(&engine), directory.path(), |config| {
-        config.max_concurrent = 1
+        config.max_concurrent = 1;
     });
     let first = tokio::spawn({
         let service = Arc::clone(&service);
