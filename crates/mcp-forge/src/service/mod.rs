@@ -25,7 +25,7 @@ use crate::{
     engine::{Engine, Isolation, LaunchError, SandboxSpec},
     limits::LimitsView,
     runner::wire::{ToolFailure, ToolFailureKind, ToolValue},
-    turn::{self, Observer, Report, Tools, Turn},
+    turn::{self, Observer, Report, Tools, Turn, json_size},
 };
 use request::Checked;
 use slots::Slots;
@@ -253,7 +253,7 @@ impl Tools for AuditedTools<'_> {
         let started = fields(json!({
             "execution_id": self.execution_id,
             "tool": name,
-            "request_bytes": json_bytes(&arguments),
+            "request_bytes": json_size(&arguments),
         }));
         let pending = self
             .audit
@@ -266,8 +266,8 @@ impl Tools for AuditedTools<'_> {
             })?;
         let answer = self.tools.call(name, arguments).await;
         let (status, response_bytes) = match &answer {
-            Ok(value) => (json!("ok"), json_bytes(value)),
-            Err(failure) => (json!(failure.kind), json_bytes(failure)),
+            Ok(value) => (json!("ok"), json_size(value)),
+            Err(failure) => (json!(failure.kind), json_size(failure)),
         };
         let ended = fields(json!({
             "tool": name,
@@ -324,24 +324,6 @@ fn fields(value: Value) -> Map<String, Value> {
         Value::Object(map) => map,
         _ => Map::new(),
     }
-}
-
-/// Size as JSON, counted without building the text.
-fn json_bytes(value: &impl serde::Serialize) -> u64 {
-    struct Count(u64);
-    impl std::io::Write for Count {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0 += bytes.len() as u64;
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-    let mut count = Count(0);
-    // Counting cannot fail, and what we hold always serialises.
-    let _ = serde_json::to_writer(&mut count, value);
-    count.0
 }
 
 #[cfg(test)]

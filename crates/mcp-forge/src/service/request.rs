@@ -12,8 +12,8 @@ use serde_json::{Map, Value};
 use super::ServiceError;
 use crate::{
     config::{
-        Config,
-        size::{duration_from_seconds, parse_size, show_size},
+        Config, nearest,
+        size::{duration_from_seconds, parse_bytes, show_size},
     },
     limits::Limits,
 };
@@ -357,8 +357,15 @@ fn check_size(
     let Some(text) = asked else {
         return Ok(default);
     };
-    let bytes =
-        parse_size(text).map_err(|error| rejected(field, format!("`{field}`: {error}.")))?;
+    let bytes = parse_bytes(text).map_err(|error| {
+        rejected(
+            field,
+            format!(
+                "`{field}` is {}, {error}; pass a size such as \"512m\" or \"2g\".",
+                quote(text)
+            ),
+        )
+    })?;
     if bytes == 0 {
         return Err(rejected(
             field,
@@ -410,19 +417,15 @@ impl Fields {
         let Some(name) = self.rest.keys().next() else {
             return Ok(());
         };
-        let likely = known
-            .iter()
-            .map(|known| {
-                (
-                    strsim::damerau_levenshtein(&name.to_lowercase(), known),
-                    known,
-                )
-            })
-            .filter(|(distance, known)| {
-                *distance <= known.len() / 3 || known.starts_with(name.as_str())
-            })
-            .min()
-            .map(|(_, known)| format!(" Did you mean `{}{known}`?", self.prefix))
+        let begun = || {
+            known
+                .iter()
+                .copied()
+                .find(|known| known.starts_with(name.as_str()))
+        };
+        let likely = nearest(name, known.iter().copied())
+            .or_else(begun)
+            .map(|likely| format!(" Did you mean `{}{likely}`?", self.prefix))
             .unwrap_or_default();
         let path = format!("{}{}", self.prefix, clip(name));
         let message = format!(

@@ -382,7 +382,7 @@ const fn kind_name(kind: ToolFailureKind) -> &'static str {
 }
 
 /// Counts bytes without keeping them.
-fn json_size(value: &impl Serialize) -> u64 {
+pub(crate) fn json_size(value: &impl Serialize) -> u64 {
     struct Count(u64);
     impl std::io::Write for Count {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {

@@ -1,6 +1,6 @@
 //! An engine whose sandboxes are scripts in this process, at the far end of a real byte stream.
 
-use std::{path::Path, pin::Pin, sync::Arc};
+use std::{path::Path, pin::Pin, sync::Arc, time::Duration};
 
 use mcp_forge::{
     audit::Audit,
@@ -156,7 +156,7 @@ struct FakeGuard {
 
 #[async_trait::async_trait]
 impl Guard for FakeGuard {
-    async fn kill(self: Box<Self>) -> Ending {
+    async fn end(self: Box<Self>, _: Duration) -> Ending {
         Ending {
             cause: self.cause.clone(),
             usage: Usage {

@@ -188,6 +188,7 @@ async fn bad_requests_are_refused_in_one_sentence() {
         json!({"code": "1", "limits": {"memory": "4g"}}),
         json!({"code": "1", "limits": {"memory": 512}}),
         json!({"code": "1", "limits": {"memory": "0"}}),
+        json!({"code": "1", "limits": {"memory": "lots"}}),
         json!({"code": "1", "limits": {"cpu_quota": 200_000}}),
         json!({"code": "1", "limits": {"cpu_quota": -1}}),
         json!({"code": "1", "limits": {"pids": 0}}),
