@@ -6,9 +6,11 @@
 
 pub mod audit;
 pub mod bridge;
+pub mod cli;
 pub mod config;
 pub mod engine;
 pub mod limits;
+pub mod mcp;
 pub mod runner;
 pub mod service;
 pub mod turn;

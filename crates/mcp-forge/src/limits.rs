@@ -1,4 +1,4 @@
-//! What one sandbox may use: the numbers, and the bounds an operator puts on them.
+//! What one sandbox may use: the numbers, and how a response shows them.
 
 use std::time::Duration;
 
@@ -15,8 +15,21 @@ pub struct Limits {
     pub cpu_quota_us: u64,
     /// Processes and threads alive at once.
     pub pids: u64,
-    /// Bytes that `/workspace` and `/tmp` may hold; never more than a part of the memory.
+    /// Bytes that `/workspace`, and again `/tmp`, may hold, if the memory allows.
     pub storage_bytes: u64,
+}
+
+impl Limits {
+    /// Bytes of `/workspace`, and again of `/tmp`: files there are memory, and stay charged when
+    /// their writer is gone, so both together leave the interpreter more than half.
+    pub fn directory_bytes(&self) -> u64 {
+        self.storage_bytes.min(self.memory_bytes / 5)
+    }
+
+    /// Bytes of `/dev/shm`.
+    pub fn shared_memory_bytes(&self) -> u64 {
+        self.memory_bytes / 8
+    }
 }
 
 /// The limits as a response shows them.
@@ -30,7 +43,7 @@ pub struct LimitsView {
     pub cpu_quota: u64,
     /// Processes and threads.
     pub pids: u64,
-    /// Bytes.
+    /// Bytes of `/workspace`, and again of `/tmp`; part of the memory.
     pub storage_bytes: u64,
 }
 
@@ -41,7 +54,7 @@ impl From<&Limits> for LimitsView {
             memory_bytes: limits.memory_bytes,
             cpu_quota: limits.cpu_quota_us,
             pids: limits.pids,
-            storage_bytes: limits.storage_bytes,
+            storage_bytes: limits.directory_bytes(),
         }
     }
 }

@@ -1,10 +1,30 @@
 //! The configuration: raw as written, then checked and typed. Nothing downstream sees a raw key.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
 
 use crate::limits::Limits;
 
-/// Everything an operator decides, checked. `Config::default()` is what no file at all means.
+pub use error::ConfigError;
+pub(crate) use keys::nearest;
+pub use keys::reference;
+pub use later::Later;
+pub use load::{Loaded, Sources};
+
+mod check;
+mod environment;
+mod error;
+mod keys;
+mod later;
+mod load;
+mod raw;
+mod read;
+pub mod size;
+#[cfg(test)]
+mod tests;
+mod upstreams;
+mod values;
+
+/// Everything an operator decides, checked. [`Config::load`] with nothing given is what no file at all means.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// Where state lives: `--data-dir`, `MCP_FORGE_DATA_DIR`, else the XDG data directory.
@@ -29,6 +49,8 @@ pub struct Config {
     pub audit_dir: PathBuf,
     /// The MCP servers under `mcp_tools`, by name.
     pub upstreams: BTreeMap<String, Upstream>,
+    /// What is checked and kept for features that come later.
+    pub later: Later,
 }
 
 /// Caps on what a turn may send back.
@@ -96,7 +118,7 @@ pub struct Upstream {
 }
 
 /// How an upstream is reached.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum Transport {
     /// A child process that speaks MCP on its stdio.
     Stdio {
@@ -116,4 +138,28 @@ pub enum Transport {
         /// Sent with every request. Secret: never logged.
         headers: BTreeMap<String, String>,
     },
+}
+
+/// Shows which variables and headers there are, never what they hold: this may end in a log.
+impl fmt::Debug for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stdio {
+                command,
+                args,
+                env,
+                cwd,
+            } => f
+                .debug_struct("Stdio")
+                .field("command", command)
+                .field("args", &format_args!("{} hidden", args.len()))
+                .field("env", &env.keys())
+                .field("cwd", cwd)
+                .finish(),
+            Self::Http { headers, .. } => f
+                .debug_struct("Http")
+                .field("headers", &headers.keys())
+                .finish_non_exhaustive(),
+        }
+    }
 }

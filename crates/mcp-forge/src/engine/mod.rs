@@ -2,7 +2,7 @@
 //!
 //! Protocol, deadlines, limits and tools are written once, above this seam.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -53,19 +53,22 @@ pub struct Sandbox {
 
 impl fmt::Debug for Sandbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sandbox").field("isolation", &self.isolation).finish_non_exhaustive()
+        f.debug_struct("Sandbox")
+            .field("isolation", &self.isolation)
+            .finish_non_exhaustive()
     }
 }
 
 /// Bytes both ways.
-pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin + fmt::Debug {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin + fmt::Debug> Duplex for T {}
 
 /// Ends a sandbox. Implementations also kill on drop.
 #[async_trait::async_trait]
 pub trait Guard: Send {
-    /// Kills everything inside, waits until nothing is left, and says how it ended.
-    async fn kill(self: Box<Self>) -> Ending;
+    /// Gives it `patience` to end by itself, then kills everything inside, waits until nothing is
+    /// left, and says how it ended.
+    async fn end(self: Box<Self>, patience: Duration) -> Ending;
 }
 
 /// What the engine saw of a sandbox's end. Facts from the kernel, not claims from inside.
@@ -167,7 +170,9 @@ pub struct Probe {
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
     /// The profile requires a layer that this host does not give.
-    #[error("the sandbox was refused: {layer} is required by profile `{profile}` and missing here: {reason}. {fix}")]
+    #[error(
+        "the sandbox was refused: {layer} is required by profile `{profile}` and missing here: {reason}. {fix}"
+    )]
     LayerMissing {
         /// The layer's name.
         layer: String,

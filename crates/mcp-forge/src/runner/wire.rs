@@ -209,7 +209,7 @@ pub enum Event {
 #[serde(deny_unknown_fields)]
 pub struct Done {
     /// The last expression's value as JSON, by the rules in `docs/values.md`.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Value::is_null")]
     pub result: Value,
     /// Its `repr`; absent when there was no value or it was `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

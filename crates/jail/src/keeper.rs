@@ -1,0 +1,390 @@
+//! The keeper: the process `mcp-forge jail`. Makes one sandbox, watches it, ends it, cleans up.
+//!
+//! It stays outside the sandbox's namespaces and runs no byte of what is inside. It lives exactly
+//! as long as the sandbox, and the sandbox no longer than the server's end of the launch socket.
+
+use std::{
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    process::ExitCode,
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec},
+    process::{Pid, PidfdFlags, Signal},
+};
+
+use crate::{
+    cgroup::Cgroup,
+    channel::Channel,
+    descriptors::Streams,
+    error::JailError,
+    explain, init, launch,
+    namespaces::{self, Outside},
+    omitted,
+    rootfs::Sources,
+    spec::{Cause, JailSpec, Layer, LayerReport, LimitReport, Report, State},
+    sys::{self, Side},
+    watch::{self, MemoryWatch},
+};
+
+/// Serves the launch socket on standard input: one sandbox, from spec to exit report.
+pub fn main() -> ExitCode {
+    let socket = rustix::stdio::stdin();
+    let (spec, streams) = match launch::receive(socket) {
+        Ok(launch) => launch,
+        Err(error) => {
+            launch::report(
+                socket,
+                &Report::Failed {
+                    message: error.to_string(),
+                },
+            );
+            return ExitCode::FAILURE;
+        }
+    };
+    match keep(socket, &spec, streams) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(report) => {
+            launch::report(socket, &report);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// One sandbox's life. An error is the report to give; nothing is left running then.
+fn keep(socket: BorrowedFd<'_>, spec: &JailSpec, streams: Streams) -> Result<(), Report> {
+    let (cgroup, cgroup_layer) = join_plan(spec)?;
+    let sandbox = Starting::fork(spec, streams)?;
+    let sandbox = sandbox.release(cgroup.as_ref())?;
+    let layers = match sandbox.wait_until_sealed() {
+        Ok(layers) => layers,
+        Err(report) => {
+            sandbox.end();
+            remove(cgroup);
+            return Err(report);
+        }
+    };
+    let limits = limit_reports(spec, cgroup.as_ref());
+    let layers = std::iter::once(cgroup_layer).chain(layers).collect();
+    launch::report(socket, &Report::Entered { layers, limits });
+    let end = sandbox.supervise(socket, spec, cgroup.as_ref());
+    let memory_peak_bytes = cgroup.as_ref().and_then(Cgroup::memory_peak);
+    remove(cgroup);
+    match end {
+        Ok((cause, cpu_ms)) => launch::report(
+            socket,
+            &Report::Exited {
+                cause,
+                cpu_ms,
+                memory_peak_bytes,
+            },
+        ),
+        Err(message) => return Err(Report::Failed { message }),
+    }
+    Ok(())
+}
+
+fn remove(cgroup: Option<Cgroup>) {
+    if let Some(cgroup) = cgroup {
+        cgroup.remove();
+    }
+}
+
+/// Makes the cgroup, or decides that the run goes on without.
+fn join_plan(spec: &JailSpec) -> Result<(Option<Cgroup>, LayerReport), Report> {
+    let layer = Layer::Cgroup;
+    let missing = |detail: String| {
+        (
+            None,
+            LayerReport {
+                layer,
+                state: State::Missing,
+                detail,
+            },
+        )
+    };
+    if omitted(layer) {
+        return Ok(missing("left out by a test build".to_owned()));
+    }
+    match Cgroup::create(&spec.id, &spec.limits) {
+        Ok(cgroup) => {
+            let detail = cgroup.describe();
+            Ok((
+                Some(cgroup),
+                LayerReport {
+                    layer,
+                    state: State::Enforced,
+                    detail,
+                },
+            ))
+        }
+        Err(error) if spec.required.contains(&layer) => {
+            let (reason, fix) = explain::cgroup(&error);
+            Err(Report::Refused { layer, reason, fix })
+        }
+        Err(error) => Ok(missing(explain::cgroup(&error).0)),
+    }
+}
+
+/// Which limits the kernel holds for the whole sandbox, and which have only a stand-in.
+fn limit_reports(spec: &JailSpec, cgroup: Option<&Cgroup>) -> Vec<LimitReport> {
+    let report = |name: &str, state, detail: &str| LimitReport {
+        name: name.to_owned(),
+        state,
+        detail: detail.to_owned(),
+    };
+    let held = |controller, stand_in: &str| {
+        if cgroup.is_some_and(|cgroup| cgroup.has(controller)) {
+            report(controller, State::Enforced, "cgroup")
+        } else {
+            report(controller, State::BestEffort, stand_in)
+        }
+    };
+    let storage = format!(
+        "tmpfs sizes: /tmp and /workspace {} MiB each, /dev/shm {} MiB",
+        spec.limits.tmp_bytes >> 20,
+        spec.limits.shm_bytes >> 20
+    );
+    vec![
+        held(
+            "memory",
+            "per process by rlimit, all together by a watch ten times a second",
+        ),
+        held(
+            "cpu",
+            "CPU seconds per process by rlimit; no share of a core is set",
+        ),
+        held("pids", "per user namespace by rlimit"),
+        report("storage", State::Enforced, &storage),
+        report(
+            "timeout",
+            State::Enforced,
+            "wall clock, then SIGKILL to pid 1 of the sandbox",
+        ),
+    ]
+}
+
+/// Init, forked and waiting for its release.
+struct Starting {
+    init: Pid,
+    handle: OwnedFd,
+    channel: Channel,
+}
+
+impl Starting {
+    /// Forks init. In the child this does not return.
+    fn fork(spec: &JailSpec, streams: Streams) -> Result<Self, Report> {
+        let privileged = rustix::process::geteuid().is_root();
+        let sources = if privileged {
+            Sources::open(&spec.trees).map_err(|error| refusal(&error))?
+        } else {
+            Sources::default()
+        };
+        if privileged {
+            // The server's groups must not follow into the sandbox; without privilege they cannot be left.
+            rustix::thread::set_thread_groups(&[]).map_err(|error| failure(&error))?;
+        }
+        let (ours, theirs) = Channel::pair().map_err(|error| failure(&error))?;
+        let surroundings = init::Surroundings {
+            sources,
+            outside: Outside::read(),
+        };
+        match namespaces::fork_init().map_err(|error| refusal(&error))? {
+            Side::Child => {
+                drop(ours);
+                init::run(spec, streams, surroundings, &theirs)
+            }
+            Side::Parent(init) => {
+                drop((theirs, streams, surroundings));
+                let pid = Pid::from_raw(init).ok_or_else(|| failure(&"clone gave no pid"))?;
+                let handle = rustix::process::pidfd_open(pid, PidfdFlags::empty())
+                    .map_err(|error| failure(&error));
+                match handle {
+                    Ok(handle) => Ok(Self {
+                        init: pid,
+                        handle,
+                        channel: ours,
+                    }),
+                    Err(report) => {
+                        rustix::process::kill_process(pid, Signal::KILL).ok();
+                        sys::wait_with_usage(init).ok();
+                        Err(report)
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives init its ids and its cgroup, then lets it go on.
+    fn release(self, cgroup: Option<&Cgroup>) -> Result<Self, Report> {
+        let init = self.init.as_raw_nonzero().get();
+        let slot = std::process::id();
+        let prepared = namespaces::map_ids(init, slot)
+            .map_err(|error| refusal(&error))
+            .and_then(|()| {
+                cgroup
+                    .map_or(Ok(()), |cgroup| cgroup.add(init))
+                    .map_err(|error| failure(&error))
+            });
+        if let Err(report) = prepared {
+            self.end();
+            return Err(report);
+        }
+        self.channel.send(&[1]);
+        Ok(self)
+    }
+
+    /// Waits for init's word that every layer is in place.
+    fn wait_until_sealed(&self) -> Result<Vec<LayerReport>, Report> {
+        let bytes = self
+            .channel
+            .receive()
+            .ok_or_else(|| failure(&"it was killed while it was being built"))?;
+        match init::parse(&bytes).map_err(|error| failure(&error))? {
+            init::Message::Sealed { layers } => Ok(layers),
+            init::Message::Refused { layer, step, errno } => {
+                let (reason, fix) = explain::layer(layer, &step, errno, &explain::Facts::read());
+                Err(Report::Refused { layer, reason, fix })
+            }
+            init::Message::Failed { message } => Err(Report::Failed { message }),
+            init::Message::Ended { .. } => Err(failure(&"it ended before it began")),
+        }
+    }
+
+    /// Kills everything in the sandbox and waits until it is gone: the kernel reaps the whole pid
+    /// namespace before it lets its init be waited for.
+    fn end(&self) -> u64 {
+        rustix::process::pidfd_send_signal(&self.handle, Signal::KILL).ok();
+        sys::wait_with_usage(self.init.as_raw_nonzero().get()).unwrap_or(0)
+    }
+
+    /// Watches until the program, the server or a limit ends it.
+    fn supervise(
+        &self,
+        socket: BorrowedFd<'_>,
+        spec: &JailSpec,
+        cgroup: Option<&Cgroup>,
+    ) -> Result<(Cause, u64), String> {
+        let watch = (!cgroup.is_some_and(|cgroup| cgroup.has("memory")))
+            .then(|| MemoryWatch::new(self.init.as_raw_nonzero().get(), spec.limits.memory_bytes));
+        let cause = loop {
+            match self.wait(socket, cgroup, watch.is_some()) {
+                Wake::ServerGone => break Ok(Cause::Killed),
+                Wake::OutOfMemory => break Ok(Cause::OutOfMemory),
+                Wake::Tick if watch.as_ref().is_some_and(MemoryWatch::exceeded) => {
+                    break Ok(Cause::OutOfMemory);
+                }
+                Wake::Tick => {}
+                Wake::InitSpoke => break self.last_words(),
+            }
+        };
+        let seen_ms = if cgroup.is_none() {
+            watch::cpu_ms(self.init.as_raw_nonzero().get())
+        } else {
+            0
+        };
+        let cpu_ms = self.end().max(seen_ms);
+        let cpu_ms = cgroup.and_then(Cgroup::cpu_ms).unwrap_or(cpu_ms);
+        // The kernel's count is the last word: with one limit for the group it also kills init.
+        let cause = if cgroup.is_some_and(Cgroup::ran_out_of_memory) {
+            Ok(Cause::OutOfMemory)
+        } else {
+            cause
+        };
+        cause.map(|cause| (cause, cpu_ms))
+    }
+
+    fn wait(&self, socket: BorrowedFd<'_>, cgroup: Option<&Cgroup>, tick: bool) -> Wake {
+        let memory_events = cgroup.and_then(Cgroup::memory_events);
+        let mut polled = vec![
+            PollFd::new(&self.channel, PollFlags::IN),
+            PollFd::from_borrowed_fd(socket, PollFlags::IN),
+        ];
+        if let Some(events) = &memory_events {
+            polled.push(PollFd::from_borrowed_fd(events.as_fd(), PollFlags::IN));
+        }
+        let timeout = tick.then_some(Timespec {
+            tv_sec: 0,
+            tv_nsec: 100_000_000,
+        });
+        if rustix::event::poll(&mut polled, timeout.as_ref()).is_err() {
+            return Wake::Tick;
+        }
+        let woken: Vec<bool> = polled
+            .iter()
+            .map(|poll| !poll.revents().is_empty())
+            .collect();
+        if woken.get(2) == Some(&true) {
+            return Wake::OutOfMemory;
+        }
+        // Nothing more is expected from the server: a byte or an end both mean stop.
+        if woken[1] {
+            return Wake::ServerGone;
+        }
+        if woken[0] {
+            Wake::InitSpoke
+        } else {
+            Wake::Tick
+        }
+    }
+
+    fn last_words(&self) -> Result<Cause, String> {
+        let message = self
+            .channel
+            .receive()
+            .and_then(|bytes| init::parse(&bytes).ok());
+        match message {
+            Some(init::Message::Ended {
+                exited: Some(status),
+                ..
+            }) => Ok(Cause::Exited { status }),
+            Some(init::Message::Ended {
+                signaled: Some(signal),
+                ..
+            }) => Ok(Cause::Signaled { signal }),
+            Some(init::Message::Failed { message }) => Err(message),
+            // Killed from outside: by the kernel's OOM killer, or by an administrator.
+            _ => Ok(Cause::Signaled {
+                signal: Signal::KILL.as_raw(),
+            }),
+        }
+    }
+}
+
+/// What ended a wait.
+enum Wake {
+    ServerGone,
+    OutOfMemory,
+    InitSpoke,
+    Tick,
+}
+
+fn refusal(error: &JailError) -> Report {
+    match error {
+        JailError::Step {
+            layer,
+            step,
+            source,
+        } => {
+            let errno = source.raw_os_error().unwrap_or_default();
+            let (reason, fix) = explain::layer(
+                *layer,
+                &format!("{step}: {source}"),
+                errno,
+                &explain::Facts::read(),
+            );
+            Report::Refused {
+                layer: *layer,
+                reason,
+                fix,
+            }
+        }
+        JailError::Launch(_) | JailError::Execute { .. } => failure(error),
+    }
+}
+
+fn failure(error: &impl std::fmt::Display) -> Report {
+    Report::Failed {
+        message: error.to_string(),
+    }
+}

@@ -1,0 +1,114 @@
+//! The launch socket: one message in with three descriptors, reports out, end of file means stop.
+//!
+//! A message is a big-endian `u32` length and that many bytes of JSON. The server's end of this
+//! socket is the sandbox's life line: when it closes, however, the sandbox dies.
+
+use std::{
+    io::{self, IoSliceMut, Read, Write},
+    mem::MaybeUninit,
+    os::{
+        fd::{BorrowedFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+};
+
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+
+use crate::{
+    descriptors::Streams,
+    error::JailError,
+    spec::{JailSpec, Report},
+};
+
+/// Largest launch message, in bytes. The runner's source is the bulk of one.
+pub const MAX_LAUNCH_BYTES: usize = 4 << 20;
+
+/// Largest report, in bytes.
+pub const MAX_REPORT_BYTES: usize = 256 << 10;
+
+/// Frames a message for the launch socket.
+///
+/// # Errors
+///
+/// It cannot be written as JSON, or is larger than four gigabytes.
+pub fn frame(message: &impl serde::Serialize) -> io::Result<Vec<u8>> {
+    let body = serde_json::to_vec(message)?;
+    let length =
+        u32::try_from(body.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    Ok([&length.to_be_bytes()[..], &body].concat())
+}
+
+/// Receives the spec and the program's descriptors: control, stdout, stderr, in this order.
+///
+/// # Errors
+///
+/// The peer sent something else, or went away.
+pub(crate) fn receive(socket: BorrowedFd<'_>) -> Result<(JailSpec, Streams), JailError> {
+    let broken = |message: &str| JailError::Launch(message.to_owned());
+    let (mut bytes, descriptors) =
+        receive_first(socket).map_err(|error| JailError::Launch(error.to_string()))?;
+    let [control, stdout, stderr]: [OwnedFd; 3] = descriptors
+        .try_into()
+        .map_err(|_| broken("it did not bring exactly three descriptors"))?;
+    let header = bytes
+        .first_chunk::<4>()
+        .ok_or_else(|| broken("it is shorter than its header"))?;
+    let length = usize::try_from(u32::from_be_bytes(*header)).unwrap_or(usize::MAX);
+    if length > MAX_LAUNCH_BYTES {
+        return Err(broken("it is too long"));
+    }
+    bytes.drain(..4);
+    if bytes.len() > length {
+        return Err(broken("bytes follow it"));
+    }
+    let received = bytes.len();
+    bytes.resize(length, 0);
+    let mut stream = stream_of(socket).map_err(|error| JailError::Launch(error.to_string()))?;
+    stream
+        .read_exact(&mut bytes[received..])
+        .map_err(|error| JailError::Launch(error.to_string()))?;
+    let spec =
+        serde_json::from_slice(&bytes).map_err(|error| JailError::Launch(error.to_string()))?;
+    Ok((
+        spec,
+        Streams {
+            control,
+            stdout,
+            stderr,
+        },
+    ))
+}
+
+/// Sends one report. A server that is gone needs none.
+pub(crate) fn report(socket: BorrowedFd<'_>, report: &Report) {
+    if let (Ok(bytes), Ok(mut stream)) = (frame(report), stream_of(socket)) {
+        stream.write_all(&bytes).ok();
+    }
+}
+
+fn receive_first(socket: BorrowedFd<'_>) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+    let mut bytes = vec![0; 64 << 10];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let received = rustix::net::recvmsg(
+        socket,
+        &mut [IoSliceMut::new(&mut bytes)],
+        &mut control,
+        flags,
+    )?;
+    bytes.truncate(received.bytes);
+    let descriptors = control
+        .drain()
+        .filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+            _ => None,
+        })
+        .flatten()
+        .collect();
+    Ok((bytes, descriptors))
+}
+
+fn stream_of(socket: BorrowedFd<'_>) -> io::Result<UnixStream> {
+    Ok(UnixStream::from(socket.try_clone_to_owned()?))
+}

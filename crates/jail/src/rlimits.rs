@@ -1,0 +1,57 @@
+//! Limits per process: a backstop under the cgroup, the only memory limit where there is none.
+
+use rustix::process::{Resource, Rlimit};
+
+use crate::{
+    error::JailError,
+    spec::{JailLimits, Layer},
+};
+
+/// Sets the limits, each at most what the host already allows.
+pub(crate) fn set(limits: &JailLimits) -> Result<String, JailError> {
+    let table = [
+        // No core file on the host, whatever core_pattern says.
+        (Resource::Core, 0),
+        (Resource::Nofile, 4096),
+        // Threads of the sandbox's user namespace: the kernel counts them there.
+        (Resource::Nproc, limits.pids),
+        // Private writable memory of one process, and room for its threads' stacks, which are
+        // reserved in full. Above it Python raises MemoryError, before a limit has to kill.
+        (
+            Resource::Data,
+            limits.memory_bytes + limits.pids * (8 << 20),
+        ),
+        // One file, memfd included: those count against no tmpfs.
+        (Resource::Fsize, limits.memory_bytes),
+        (Resource::Cpu, limits.cpu_seconds),
+        (Resource::Stack, 64 << 20),
+        (Resource::Memlock, 64 << 10),
+        (Resource::Msgqueue, 0),
+        (Resource::Sigpending, 1024),
+        (Resource::Rtprio, 0),
+        (Resource::Nice, 0),
+    ];
+    for (resource, most) in table {
+        let host = rustix::process::getrlimit(resource).maximum;
+        let most = host.map_or(most, |host| host.min(most));
+        // The main thread's stack grows up to the soft limit: keep the usual 8 MiB.
+        let current = if resource == Resource::Stack {
+            most.min(8 << 20)
+        } else {
+            most
+        };
+        rustix::process::setrlimit(
+            resource,
+            Rlimit {
+                current: Some(current),
+                maximum: Some(most),
+            },
+        )
+        .map_err(JailError::at(Layer::Rlimits, format!("set {resource:?}")))?;
+    }
+    Ok(format!(
+        "{} processes, {} MiB of data each, 4096 files, no core",
+        limits.pids,
+        limits.memory_bytes >> 20
+    ))
+}

@@ -1,0 +1,351 @@
+//! The file system of a sandbox: built on a tmpfs, entered with `pivot_root`, then read-only.
+
+use std::{
+    fs, io,
+    os::fd::{AsFd, OwnedFd},
+    os::unix::fs::{FileTypeExt, MetadataExt, symlink},
+    path::{Path, PathBuf},
+};
+
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags,
+    OpenTreeFlags, UnmountFlags,
+};
+
+use crate::{
+    error::JailError,
+    spec::{JailSpec, Layer, Tree},
+    sys,
+};
+
+/// Where the new root is put together before it is entered. Any directory that every Linux has
+/// will do: only this namespace sees the mount.
+const STAGING: &str = "/tmp";
+
+/// The trees of the spec as mounts that hang nowhere yet.
+#[derive(Debug, Default)]
+pub(crate) struct Sources(Vec<OwnedFd>);
+
+impl Sources {
+    /// Opened by a privileged keeper, which may read what the sandbox's user may not pass
+    /// through (an interpreter under `/root`). Without privilege, init opens them itself.
+    ///
+    /// # Errors
+    ///
+    /// Which tree, and why.
+    pub(crate) fn open(trees: &[Tree]) -> Result<Self, JailError> {
+        trees
+            .iter()
+            .map(|tree| open_tree(&tree.source))
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
+}
+
+fn open_tree(source: &str) -> Result<OwnedFd, JailError> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_RECURSIVE;
+    rustix::mount::open_tree(rustix::fs::CWD, source, flags)
+        .map_err(failed(format!("open {source}")))
+}
+
+/// Cuts this namespace off from mounts that happen elsewhere, both ways.
+pub(crate) fn make_private() -> Result<String, JailError> {
+    let flags = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    rustix::mount::mount_change("/", flags).map_err(failed("make mounts private"))?;
+    Ok("own root, old one detached".to_owned())
+}
+
+/// A root under construction at [`STAGING`].
+#[derive(Debug)]
+pub(crate) struct Root {
+    staging: &'static Path,
+}
+
+impl Root {
+    /// Puts trees, links, files and the writable directories in place.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that could not be made.
+    pub(crate) fn build(spec: &JailSpec, sources: Sources) -> Result<Self, JailError> {
+        // Before anything is mounted over STAGING: a source may lie below it.
+        let sources = if sources.0.is_empty() {
+            Sources::open(&spec.trees)?
+        } else {
+            sources
+        };
+        mount_tmpfs(STAGING, 16 << 20, "755")?;
+        let root = Self {
+            staging: Path::new(STAGING),
+        };
+        for (tree, source) in spec.trees.iter().zip(sources.0) {
+            root.place(tree, &source)?;
+        }
+        for link in &spec.links {
+            let path = root.inside(&link.path)?;
+            make_parents(&path)?;
+            symlink(&link.target, &path).map_err(failed(format!("link {}", link.path)))?;
+        }
+        for file in &spec.files {
+            let path = root.inside(&file.path)?;
+            make_parents(&path)?;
+            fs::write(&path, &file.content).map_err(failed(format!("write {}", file.path)))?;
+        }
+        root.writable("/tmp", spec.limits.tmp_bytes)?;
+        root.writable("/workspace", spec.limits.workspace_bytes)?;
+        Ok(root)
+    }
+
+    /// Attaches one tree, read-only with everything below it.
+    fn place(&self, tree: &Tree, source: &OwnedFd) -> Result<(), JailError> {
+        let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY
+            | MountAttrFlags::MOUNT_ATTR_NOSUID
+            | MountAttrFlags::MOUNT_ATTR_NODEV;
+        if !crate::omitted(Layer::ReadOnlyRoot) {
+            sys::mount_setattr(source.as_fd(), attributes.bits().into(), true)
+                .map_err(failed(format!("make {} read-only", tree.source)))?;
+        }
+        let target = self.inside(&tree.target)?;
+        let is_directory = rustix::fs::fstat(source)
+            .map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir())
+            .map_err(failed(format!("stat {}", tree.source)))?;
+        make_mount_point(&target, is_directory)?;
+        if tree.opaque && is_directory && self.place_opaque(&target, source).is_ok() {
+            return Ok(());
+        }
+        attach(source, &target)
+    }
+
+    /// Shows the tree through a read-only overlay whose options are relative names: mountinfo then
+    /// says `lowerdir=tree:empty` where a bind mount would print the host's path.
+    fn place_opaque(&self, target: &Path, source: &OwnedFd) -> Result<(), JailError> {
+        let workbench = self.inside("/.build")?;
+        let (lower, empty) = (workbench.join("tree"), workbench.join("empty"));
+        for directory in [&lower, &empty] {
+            fs::create_dir_all(directory).map_err(failed("make the overlay's directories"))?;
+        }
+        attach(source, &lower)?;
+        let here = std::env::current_dir().map_err(failed("read the working directory"))?;
+        std::env::set_current_dir(&workbench).map_err(failed("enter the overlay's directory"))?;
+        let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
+        let mounted =
+            rustix::mount::mount("overlay", target, "overlay", flags, c"lowerdir=tree:empty");
+        std::env::set_current_dir(here).map_err(failed("leave the overlay's directory"))?;
+        // The overlay keeps its own hold on the lower tree.
+        rustix::mount::unmount(&lower, UnmountFlags::DETACH)
+            .map_err(failed("detach the lower tree"))?;
+        fs::remove_dir_all(&workbench).map_err(failed("remove the overlay's directories"))?;
+        mounted.map_err(failed("mount the overlay"))
+    }
+
+    /// A private writable directory, bounded in bytes and inodes.
+    fn writable(&self, path: &str, bytes: u64) -> Result<(), JailError> {
+        let target = self.inside(path)?;
+        make_mount_point(&target, true)?;
+        mount_tmpfs(
+            &target,
+            bytes,
+            if path == "/workspace" { "755" } else { "1777" },
+        )
+    }
+
+    /// `/dev` by hand: the five devices that have no state, checked by number, since a hostile
+    /// root could plant anything under their names (CVE-2025-31133), and `/dev/shm`.
+    pub(crate) fn mount_devices(&self, shm_bytes: u64) -> Result<String, JailError> {
+        const DEVICES: [(&str, u32, u32); 5] = [
+            ("null", 1, 3),
+            ("zero", 1, 5),
+            ("full", 1, 7),
+            ("random", 1, 8),
+            ("urandom", 1, 9),
+        ];
+        let failed = |step: String| JailError::at(Layer::PrivateDev, step);
+        let directory = self.inside("/dev")?;
+        fs::create_dir_all(&directory).map_err(failed("make /dev".to_owned()))?;
+        for (name, major, minor) in DEVICES {
+            let host = format!("/dev/{name}");
+            let meta = fs::symlink_metadata(&host).map_err(failed(format!("look at {host}")))?;
+            let is_it = meta.file_type().is_char_device()
+                && rustix::fs::major(meta.rdev()) == major
+                && rustix::fs::minor(meta.rdev()) == minor;
+            if !is_it {
+                return Err(failed(format!("{host} is not the device {major}:{minor}"))(
+                    io::Error::from(io::ErrorKind::InvalidData),
+                ));
+            }
+            let target = directory.join(name);
+            make_mount_point(&target, false)?;
+            let device = open_tree(&host)?;
+            let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+            sys::mount_setattr(device.as_fd(), attributes.bits().into(), false)
+                .map_err(failed(format!("restrict {host}")))?;
+            attach(&device, &target)?;
+        }
+        for (name, target) in [
+            ("fd", "/proc/self/fd"),
+            ("stdin", "fd/0"),
+            ("stdout", "fd/1"),
+            ("stderr", "fd/2"),
+        ] {
+            symlink(target, directory.join(name)).map_err(failed(format!("link /dev/{name}")))?;
+        }
+        // POSIX shared memory; `multiprocessing` needs it.
+        self.writable("/dev/shm", shm_bytes)?;
+        Ok("null, zero, full, random, urandom, shm".to_owned())
+    }
+
+    /// `/proc` with processes only: no host facts, nothing to write that matters.
+    pub(crate) fn mount_proc(&self) -> Result<String, JailError> {
+        let target = self.inside("/proc")?;
+        fs::create_dir_all(&target).map_err(failed("make /proc"))?;
+        let subset = if crate::omitted(Layer::ProcSubset) {
+            None
+        } else {
+            Some("pid")
+        };
+        let mount = new_proc(subset).map_err(JailError::at(Layer::ProcSubset, "mount proc"))?;
+        rustix::mount::move_mount(
+            &mount,
+            "",
+            rustix::fs::CWD,
+            &target,
+            MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
+        )
+        .map_err(JailError::at(Layer::ProcSubset, "attach proc"))?;
+        Ok("processes only".to_owned())
+    }
+
+    /// Makes the new root `/` and lets go of the old one.
+    pub(crate) fn enter(&self) -> Result<String, JailError> {
+        std::env::set_current_dir(self.staging).map_err(failed("enter the new root"))?;
+        rustix::process::pivot_root(".", ".").map_err(failed("pivot_root"))?;
+        // The old root now lies over the new one; its last name goes with this.
+        rustix::mount::unmount(".", UnmountFlags::DETACH).map_err(failed("detach the old root"))?;
+        std::env::set_current_dir("/workspace").map_err(failed("enter /workspace"))?;
+        Ok(String::new())
+    }
+
+    /// A path inside, as a path at the staging place. The spec is ours, but a `..` in it would be
+    /// an escape, so it is refused rather than trusted.
+    fn inside(&self, path: &str) -> Result<PathBuf, JailError> {
+        let relative = path
+            .strip_prefix('/')
+            .filter(|rest| !rest.split('/').any(|part| part == ".." || part.is_empty()));
+        relative
+            .map(|relative| self.staging.join(relative))
+            .ok_or_else(|| {
+                failed(format!("`{path}` is not a plain absolute path"))(io::Error::from(
+                    io::ErrorKind::InvalidInput,
+                ))
+            })
+    }
+}
+
+/// The root's own tmpfs, last: every directory in it was made above.
+pub(crate) fn make_read_only() -> Result<String, JailError> {
+    let root = rustix::fs::open(
+        "/",
+        rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC,
+        rustix::fs::Mode::empty(),
+    )
+    .map_err(JailError::at(Layer::ReadOnlyRoot, "open the root"))?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY
+        | MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV;
+    sys::mount_setattr(root.as_fd(), attributes.bits().into(), false).map_err(JailError::at(
+        Layer::ReadOnlyRoot,
+        "make the root read-only",
+    ))?;
+    Ok("only /tmp, /workspace and /dev/shm can be written".to_owned())
+}
+
+/// Writes a sysctl of this pid namespace through a `/proc` that nobody else ever sees.
+///
+/// # Errors
+///
+/// The kernel's answer: older ones have no such sysctl per namespace.
+pub(crate) fn write_own_sysctl(name: &str, value: &str) -> io::Result<()> {
+    let mount = new_proc(None)?;
+    let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
+    let file = rustix::fs::openat(
+        &mount,
+        format!("sys/{name}"),
+        flags,
+        rustix::fs::Mode::empty(),
+    )?;
+    rustix::io::write(&file, value.as_bytes())?;
+    Ok(())
+}
+
+fn new_proc(subset: Option<&str>) -> io::Result<OwnedFd> {
+    let context = rustix::mount::fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    if let Some(subset) = subset {
+        rustix::mount::fsconfig_set_string(&context, "subset", subset)?;
+        rustix::mount::fsconfig_set_string(&context, "hidepid", "ptraceable")?;
+    }
+    rustix::mount::fsconfig_create(&context)?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    Ok(rustix::mount::fsmount(
+        &context,
+        FsMountFlags::FSMOUNT_CLOEXEC,
+        attributes,
+    )?)
+}
+
+fn mount_tmpfs(target: impl AsRef<Path>, bytes: u64, mode: &str) -> Result<(), JailError> {
+    let target = target.as_ref();
+    // An inode costs about a kilobyte of kernel memory: without a bound, empty files are a way
+    // around the size.
+    let inodes = (bytes / 4096).clamp(1024, 400_000);
+    let options = format!("mode={mode},size={bytes},nr_inodes={inodes}");
+    rustix::mount::mount(
+        "tmpfs",
+        target,
+        "tmpfs",
+        MountFlags::NOSUID | MountFlags::NODEV,
+        &*to_c(&options)?,
+    )
+    .map_err(failed(format!("mount a tmpfs at {}", target.display())))
+}
+
+fn attach(tree: &OwnedFd, target: &Path) -> Result<(), JailError> {
+    rustix::mount::move_mount(
+        tree,
+        "",
+        rustix::fs::CWD,
+        target,
+        MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
+    )
+    .map_err(failed(format!("attach {}", target.display())))
+}
+
+fn make_mount_point(path: &Path, is_directory: bool) -> Result<(), JailError> {
+    make_parents(path)?;
+    let made = if is_directory {
+        fs::create_dir_all(path)
+    } else {
+        fs::write(path, "")
+    };
+    made.map_err(failed(format!("make {}", path.display())))
+}
+
+fn make_parents(path: &Path) -> Result<(), JailError> {
+    let Some(parent) = path.parent() else {
+        return Ok(());
+    };
+    fs::create_dir_all(parent).map_err(failed(format!("make {}", parent.display())))
+}
+
+fn to_c(text: &str) -> Result<std::ffi::CString, JailError> {
+    std::ffi::CString::new(text).map_err(|_| {
+        failed("a NUL byte in a mount option")(io::Error::from(io::ErrorKind::InvalidInput))
+    })
+}
+
+fn failed<E: Into<io::Error>>(step: impl Into<String>) -> impl FnOnce(E) -> JailError {
+    JailError::at(Layer::MountNamespace, step)
+}

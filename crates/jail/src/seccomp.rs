@@ -1,0 +1,526 @@
+//! The seccomp filter: an allow list of system calls, everything else as if the kernel had none.
+//!
+//! The default is ENOSYS, not EPERM: libc and language runtimes probe for new calls and fall back
+//! on ENOSYS, but take EPERM for a failure. It also covers calls that do not exist yet.
+//! Arguments that the kernel takes as 32 bits are compared as 32 bits: with 64, a caller sets a
+//! high bit and the rule no longer matches what the kernel will do (CVE-2026-123876).
+
+use std::collections::BTreeMap;
+
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch, sock_filter,
+};
+
+use crate::{error::JailError, spec::Layer};
+
+/// Installs the filter on this process and all it will start. Needs no_new_privs.
+pub(crate) fn install() -> Result<String, JailError> {
+    let failed = |step: &str, error: String| JailError::Step {
+        layer: Layer::Seccomp,
+        step: step.to_owned(),
+        source: std::io::Error::other(error),
+    };
+    let program = program().map_err(|error| failed("compile the filter", error))?;
+    seccompiler::apply_filter(&program)
+        .map_err(|error| failed("install the filter", error.to_string()))?;
+    Ok(format!(
+        "{} system calls, AF_UNIX sockets only, default ENOSYS",
+        ALLOWED.len() + LEGACY.len() + CONDITIONAL
+    ))
+}
+
+/// The calls allowed by [`conditional`] rules.
+const CONDITIONAL: usize = 4;
+
+/// The compiled filter.
+fn program() -> Result<BpfProgram, String> {
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = ALLOWED
+        .iter()
+        .chain(LEGACY)
+        .map(|call| (*call, Vec::new()))
+        .collect();
+    rules.extend(conditional().map_err(|error| error.to_string())?);
+    let filter = SeccompFilter::new(
+        rules,
+        SeccompAction::Errno(ENOSYS),
+        SeccompAction::Allow,
+        ARCHITECTURE,
+    )
+    .map_err(|error| error.to_string())?;
+    let list: BpfProgram = filter
+        .try_into()
+        .map_err(|error: seccompiler::BackendError| error.to_string())?;
+    Ok(prologue().into_iter().chain(list).collect())
+}
+
+const ENOSYS: u32 = libc::ENOSYS.unsigned_abs();
+const EAFNOSUPPORT: u32 = libc::EAFNOSUPPORT.unsigned_abs();
+
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: TargetArch = TargetArch::x86_64;
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: TargetArch = TargetArch::aarch64;
+
+/// `AUDIT_ARCH_*` of this machine.
+#[cfg(target_arch = "x86_64")]
+const AUDIT_ARCHITECTURE: u32 = 0xC000_003E;
+#[cfg(target_arch = "aarch64")]
+const AUDIT_ARCHITECTURE: u32 = 0xC000_00B7;
+
+/// Runs before the list: kills foreign calling conventions, whose numbers mean other calls, and
+/// gives `socket` and `socketpair` the answer that programs expect for a missing family.
+fn prologue() -> Vec<sock_filter> {
+    // Offsets into `struct seccomp_data`; the low half of argument 0 on little-endian machines.
+    const NUMBER: u32 = 0;
+    const ARCH: u32 = 4;
+    const ARGUMENT_0: u32 = 16;
+    const X32_BIT: u32 = 0x4000_0000;
+    let socket = u32::try_from(libc::SYS_socket).unwrap_or(u32::MAX);
+    let socketpair = u32::try_from(libc::SYS_socketpair).unwrap_or(u32::MAX);
+    let af_unix = libc::AF_UNIX.unsigned_abs();
+    vec![
+        load(ARCH),
+        jump_if_equal(AUDIT_ARCHITECTURE, 1, 0),
+        answer(libc::SECCOMP_RET_KILL_PROCESS),
+        load(NUMBER),
+        // x32 and anything else above the native range.
+        jump_if_at_least(X32_BIT, 0, 1),
+        answer(libc::SECCOMP_RET_KILL_PROCESS),
+        jump_if_equal(socket, 1, 0),
+        jump_if_equal(socketpair, 0, 4),
+        load(ARGUMENT_0),
+        jump_if_equal(af_unix, 0, 1),
+        answer(libc::SECCOMP_RET_ALLOW),
+        answer(libc::SECCOMP_RET_ERRNO | EAFNOSUPPORT),
+    ]
+}
+
+fn load(offset: u32) -> sock_filter {
+    instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, (0, 0), offset)
+}
+
+fn jump_if_equal(value: u32, then: u8, otherwise: u8) -> sock_filter {
+    instruction(
+        libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+        (then, otherwise),
+        value,
+    )
+}
+
+fn jump_if_at_least(value: u32, then: u8, otherwise: u8) -> sock_filter {
+    instruction(
+        libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K,
+        (then, otherwise),
+        value,
+    )
+}
+
+fn answer(action: u32) -> sock_filter {
+    instruction(libc::BPF_RET | libc::BPF_K, (0, 0), action)
+}
+
+fn instruction(code: u32, (jt, jf): (u8, u8), k: u32) -> sock_filter {
+    sock_filter {
+        code: u16::try_from(code).unwrap_or(u16::MAX),
+        jt,
+        jf,
+        k,
+    }
+}
+
+/// Calls that are allowed only with some arguments.
+fn conditional() -> Result<[(i64, Vec<SeccompRule>); CONDITIONAL], seccompiler::BackendError> {
+    const NAMESPACES: u64 = (libc::CLONE_NEWNS
+        | libc::CLONE_NEWCGROUP
+        | libc::CLONE_NEWUTS
+        | libc::CLONE_NEWIPC
+        | libc::CLONE_NEWUSER
+        | libc::CLONE_NEWPID
+        | libc::CLONE_NEWNET) as u32 as u64;
+    // The other ioctls that reach a descriptor in here push input into terminals (TIOCSTI,
+    // TIOCLINUX) or load line disciplines (TIOCSETD).
+    const IOCTLS: [u64; 10] = [
+        libc::TCGETS,
+        libc::TCSETS,
+        libc::TCSETSW,
+        libc::TCSETSF,
+        libc::TIOCGWINSZ,
+        libc::TIOCGPGRP,
+        libc::FIONREAD,
+        libc::FIONBIO,
+        libc::FIOCLEX,
+        libc::FIONCLEX,
+    ];
+    let dword = |argument, operator, value| {
+        SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)
+    };
+    let no_namespace = SeccompRule::new(vec![dword(0, SeccompCmpOp::MaskedEq(NAMESPACES), 0)?])?;
+    let ioctls = IOCTLS
+        .into_iter()
+        .map(|request| SeccompRule::new(vec![dword(1, SeccompCmpOp::Eq, request)?]))
+        .collect::<Result<_, _>>()?;
+    // Asking for the current personality only: others switch off address randomisation.
+    let personality = SeccompRule::new(vec![dword(0, SeccompCmpOp::Eq, 0xFFFF_FFFF)?])?;
+    let prctls = PRCTLS
+        .into_iter()
+        .map(|option| {
+            SeccompRule::new(vec![dword(
+                0,
+                SeccompCmpOp::Eq,
+                u64::from(option.unsigned_abs()),
+            )?])
+        })
+        .collect::<Result<_, _>>()?;
+    Ok([
+        (libc::SYS_clone, vec![no_namespace]),
+        (libc::SYS_ioctl, ioctls),
+        (libc::SYS_personality, vec![personality]),
+        (libc::SYS_prctl, prctls),
+    ])
+}
+
+/// What programs ask of prctl. Left out: `PR_SET_MM`, `PR_SET_PTRACER`, `PR_SET_SECCOMP` and all
+/// that is newer.
+const PRCTLS: [i32; 11] = [
+    libc::PR_SET_PDEATHSIG,
+    libc::PR_GET_PDEATHSIG,
+    libc::PR_GET_DUMPABLE,
+    libc::PR_SET_DUMPABLE,
+    libc::PR_SET_NAME,
+    libc::PR_GET_NAME,
+    libc::PR_GET_NO_NEW_PRIVS,
+    libc::PR_SET_NO_NEW_PRIVS,
+    libc::PR_CAPBSET_READ,
+    libc::PR_SET_CHILD_SUBREAPER,
+    // Names memory areas in /proc: glibc and CPython 3.13 do; inert otherwise.
+    libc::PR_SET_VMA,
+];
+
+/// `cachestat`, by the number that new calls share on all architectures; libc has no name yet.
+const CACHESTAT: i64 = 451;
+
+/// Allowed whatever the arguments. In groups; within a group by name.
+const ALLOWED: &[i64] = &[
+    // Files and directories.
+    libc::SYS_chdir,
+    libc::SYS_copy_file_range,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_fadvise64,
+    libc::SYS_fallocate,
+    libc::SYS_fchdir,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    libc::SYS_fchmodat2,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_fdatasync,
+    libc::SYS_fgetxattr,
+    libc::SYS_flistxattr,
+    libc::SYS_flock,
+    libc::SYS_fremovexattr,
+    libc::SYS_fsetxattr,
+    libc::SYS_fstat,
+    libc::SYS_fstatfs,
+    libc::SYS_fsync,
+    libc::SYS_ftruncate,
+    libc::SYS_getcwd,
+    libc::SYS_getdents64,
+    libc::SYS_getxattr,
+    libc::SYS_inotify_add_watch,
+    libc::SYS_inotify_init1,
+    libc::SYS_inotify_rm_watch,
+    libc::SYS_lgetxattr,
+    libc::SYS_linkat,
+    libc::SYS_listxattr,
+    libc::SYS_llistxattr,
+    libc::SYS_lremovexattr,
+    libc::SYS_lseek,
+    libc::SYS_lsetxattr,
+    libc::SYS_mkdirat,
+    // For FIFOs: mounts are nodev, so a device node does nothing.
+    libc::SYS_mknodat,
+    libc::SYS_newfstatat,
+    libc::SYS_openat,
+    libc::SYS_openat2,
+    libc::SYS_pread64,
+    libc::SYS_preadv,
+    libc::SYS_preadv2,
+    libc::SYS_pwrite64,
+    libc::SYS_pwritev,
+    libc::SYS_pwritev2,
+    libc::SYS_read,
+    libc::SYS_readahead,
+    libc::SYS_readlinkat,
+    libc::SYS_readv,
+    libc::SYS_removexattr,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_sendfile,
+    libc::SYS_setxattr,
+    libc::SYS_statfs,
+    libc::SYS_statx,
+    libc::SYS_symlinkat,
+    libc::SYS_sync_file_range,
+    libc::SYS_truncate,
+    libc::SYS_umask,
+    libc::SYS_unlinkat,
+    libc::SYS_utimensat,
+    libc::SYS_write,
+    libc::SYS_writev,
+    // Descriptors and waiting on them.
+    libc::SYS_close,
+    libc::SYS_close_range,
+    libc::SYS_dup,
+    libc::SYS_dup3,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_eventfd2,
+    libc::SYS_fcntl,
+    libc::SYS_pipe2,
+    libc::SYS_ppoll,
+    libc::SYS_pselect6,
+    libc::SYS_signalfd4,
+    libc::SYS_timerfd_create,
+    libc::SYS_timerfd_gettime,
+    libc::SYS_timerfd_settime,
+    // Sockets; which family is decided in the prologue.
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_bind,
+    libc::SYS_connect,
+    libc::SYS_getpeername,
+    libc::SYS_getsockname,
+    libc::SYS_getsockopt,
+    libc::SYS_listen,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmmsg,
+    libc::SYS_recvmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_sendmsg,
+    libc::SYS_sendto,
+    libc::SYS_setsockopt,
+    libc::SYS_shutdown,
+    // Memory.
+    libc::SYS_brk,
+    CACHESTAT,
+    libc::SYS_get_mempolicy,
+    libc::SYS_madvise,
+    libc::SYS_mbind,
+    libc::SYS_membarrier,
+    libc::SYS_memfd_create,
+    libc::SYS_mincore,
+    libc::SYS_mlock,
+    libc::SYS_mlock2,
+    libc::SYS_mlockall,
+    libc::SYS_mmap,
+    libc::SYS_mprotect,
+    libc::SYS_mremap,
+    libc::SYS_msync,
+    libc::SYS_munlock,
+    libc::SYS_munlockall,
+    libc::SYS_munmap,
+    libc::SYS_pkey_alloc,
+    libc::SYS_pkey_free,
+    libc::SYS_pkey_mprotect,
+    libc::SYS_set_mempolicy,
+    // Processes and threads; clone has a rule of its own.
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_futex,
+    libc::SYS_futex_waitv,
+    libc::SYS_get_robust_list,
+    libc::SYS_getpgid,
+    libc::SYS_getpid,
+    libc::SYS_getppid,
+    libc::SYS_getpriority,
+    libc::SYS_getrlimit,
+    libc::SYS_getrusage,
+    libc::SYS_getsid,
+    libc::SYS_gettid,
+    libc::SYS_ioprio_get,
+    libc::SYS_kill,
+    libc::SYS_pidfd_open,
+    libc::SYS_pidfd_send_signal,
+    libc::SYS_prlimit64,
+    libc::SYS_restart_syscall,
+    libc::SYS_rseq,
+    libc::SYS_sched_get_priority_max,
+    libc::SYS_sched_get_priority_min,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sched_getattr,
+    libc::SYS_sched_getparam,
+    libc::SYS_sched_getscheduler,
+    libc::SYS_sched_rr_get_interval,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_sched_setattr,
+    libc::SYS_sched_setparam,
+    libc::SYS_sched_setscheduler,
+    libc::SYS_sched_yield,
+    libc::SYS_set_robust_list,
+    libc::SYS_set_tid_address,
+    libc::SYS_setpgid,
+    libc::SYS_setpriority,
+    libc::SYS_setrlimit,
+    libc::SYS_setsid,
+    libc::SYS_tgkill,
+    libc::SYS_tkill,
+    libc::SYS_wait4,
+    libc::SYS_waitid,
+    // Users: without capabilities these change nothing, and programs ask.
+    libc::SYS_capget,
+    libc::SYS_capset,
+    libc::SYS_getegid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getgroups,
+    libc::SYS_getresgid,
+    libc::SYS_getresuid,
+    libc::SYS_getuid,
+    libc::SYS_setfsgid,
+    libc::SYS_setfsuid,
+    libc::SYS_setgid,
+    libc::SYS_setgroups,
+    libc::SYS_setregid,
+    libc::SYS_setresgid,
+    libc::SYS_setresuid,
+    libc::SYS_setreuid,
+    libc::SYS_setuid,
+    // Signals.
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigpending,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigqueueinfo,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_rt_sigsuspend,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_rt_tgsigqueueinfo,
+    libc::SYS_sigaltstack,
+    // Time.
+    libc::SYS_clock_getres,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_getitimer,
+    libc::SYS_gettimeofday,
+    libc::SYS_nanosleep,
+    libc::SYS_setitimer,
+    libc::SYS_timer_create,
+    libc::SYS_timer_delete,
+    libc::SYS_timer_getoverrun,
+    libc::SYS_timer_gettime,
+    libc::SYS_timer_settime,
+    libc::SYS_times,
+    // The rest.
+    libc::SYS_getcpu,
+    libc::SYS_getrandom,
+    libc::SYS_sync,
+    libc::SYS_syncfs,
+    libc::SYS_sysinfo,
+    libc::SYS_uname,
+];
+
+/// Calls of older architectures that newer ones express through the ones above.
+#[cfg(target_arch = "x86_64")]
+const LEGACY: &[i64] = &[
+    libc::SYS_access,
+    libc::SYS_alarm,
+    libc::SYS_arch_prctl,
+    libc::SYS_chmod,
+    libc::SYS_chown,
+    libc::SYS_creat,
+    libc::SYS_dup2,
+    libc::SYS_epoll_create,
+    libc::SYS_epoll_wait,
+    libc::SYS_eventfd,
+    libc::SYS_fork,
+    libc::SYS_futimesat,
+    libc::SYS_getdents,
+    libc::SYS_getpgrp,
+    libc::SYS_inotify_init,
+    libc::SYS_lchown,
+    libc::SYS_link,
+    libc::SYS_lstat,
+    libc::SYS_mkdir,
+    libc::SYS_mknod,
+    libc::SYS_open,
+    libc::SYS_pause,
+    libc::SYS_pipe,
+    libc::SYS_poll,
+    libc::SYS_readlink,
+    libc::SYS_rename,
+    libc::SYS_rmdir,
+    libc::SYS_select,
+    libc::SYS_signalfd,
+    libc::SYS_stat,
+    libc::SYS_symlink,
+    libc::SYS_time,
+    libc::SYS_unlink,
+    libc::SYS_utime,
+    libc::SYS_utimes,
+    libc::SYS_vfork,
+];
+#[cfg(target_arch = "aarch64")]
+const LEGACY: &[i64] = &[];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_call_is_listed_twice() {
+        let mut calls: Vec<i64> = ALLOWED.iter().chain(LEGACY).copied().collect();
+        let listed = calls.len();
+        calls.sort_unstable();
+        calls.dedup();
+        assert_eq!(calls.len(), listed);
+    }
+
+    #[test]
+    fn the_filter_fits_the_kernel() {
+        // BPF_MAXINSNS.
+        assert!(program().unwrap().len() <= 4096);
+    }
+
+    #[test]
+    fn what_kernel_bugs_and_escapes_were_made_of_is_not_listed() {
+        let forbidden = [
+            libc::SYS_add_key,
+            libc::SYS_bpf,
+            libc::SYS_chroot,
+            libc::SYS_clone3,
+            libc::SYS_fsmount,
+            libc::SYS_io_uring_setup,
+            libc::SYS_keyctl,
+            libc::SYS_mount,
+            libc::SYS_move_mount,
+            libc::SYS_name_to_handle_at,
+            libc::SYS_open_by_handle_at,
+            libc::SYS_open_tree,
+            libc::SYS_perf_event_open,
+            libc::SYS_pidfd_getfd,
+            libc::SYS_pivot_root,
+            libc::SYS_process_vm_readv,
+            libc::SYS_ptrace,
+            libc::SYS_request_key,
+            libc::SYS_seccomp,
+            libc::SYS_setns,
+            libc::SYS_splice,
+            libc::SYS_tee,
+            libc::SYS_umount2,
+            libc::SYS_unshare,
+            libc::SYS_userfaultfd,
+            libc::SYS_vmsplice,
+        ];
+        for call in forbidden {
+            assert!(
+                !ALLOWED.contains(&call) && !LEGACY.contains(&call),
+                "system call {call}"
+            );
+        }
+    }
+}

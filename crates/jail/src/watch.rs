@@ -1,0 +1,134 @@
+//! The memory watch: where no cgroup counts, looks at every process of a sandbox and adds up.
+//!
+//! Best effort, and reported as such: what grows and dies between two looks is not seen.
+
+use std::{collections::HashMap, fs};
+
+/// Bytes in a kilobyte of `/proc` files.
+const KIB: u64 = 1024;
+
+/// Watches all descendants of one process.
+#[derive(Debug)]
+pub(crate) struct MemoryWatch {
+    init: i32,
+    limit_bytes: u64,
+}
+
+impl MemoryWatch {
+    pub(crate) fn new(init: i32, limit_bytes: u64) -> Self {
+        Self { init, limit_bytes }
+    }
+
+    /// Whether the processes together hold more than the limit right now.
+    pub(crate) fn exceeded(&self) -> bool {
+        let family = family_of(self.init, &parents());
+        // Cheap first: counts pages that forks share once for each process.
+        let rough: u64 = family
+            .iter()
+            .filter_map(|pid| field(*pid, "status", &["RssAnon:", "RssShmem:"]))
+            .sum();
+        if rough <= self.limit_bytes {
+            return false;
+        }
+        let fair: u64 = family
+            .iter()
+            .filter_map(|pid| field(*pid, "smaps_rollup", &["Pss:"]))
+            .sum();
+        fair > self.limit_bytes
+    }
+}
+
+/// CPU time of a living family, in milliseconds: for the report of a sandbox without a cgroup,
+/// whose killed processes leave no count behind.
+pub(crate) fn cpu_ms(init: i32) -> u64 {
+    let ticks: u64 = family_of(init, &parents())
+        .into_iter()
+        .filter_map(ticks_of)
+        .sum();
+    // USER_HZ, which the kernel fixes at 100 for programs.
+    ticks * 10
+}
+
+/// Own time and that of children that were waited for.
+fn ticks_of(pid: i32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let fields = stat.rsplit_once(')')?.1.split_whitespace();
+    Some(
+        fields
+            .skip(11)
+            .take(4)
+            .filter_map(|field| field.parse::<u64>().ok())
+            .sum(),
+    )
+}
+
+/// Every process of the host with its parent. A pid namespace's orphans go to its init, so the
+/// family of an init is complete.
+fn parents() -> Vec<(i32, i32)> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter_map(|entry| {
+            let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            // The name in parentheses may contain anything, parentheses included.
+            let parent = stat
+                .rsplit_once(')')?
+                .1
+                .split_whitespace()
+                .nth(1)?
+                .parse()
+                .ok()?;
+            Some((pid, parent))
+        })
+        .collect()
+}
+
+fn family_of(init: i32, parents: &[(i32, i32)]) -> Vec<i32> {
+    let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
+    for (pid, parent) in parents {
+        children.entry(*parent).or_default().push(*pid);
+    }
+    let mut family = vec![init];
+    let mut next = 0;
+    while let Some(pid) = family.get(next).copied() {
+        family.extend(children.remove(&pid).unwrap_or_default());
+        next += 1;
+    }
+    family
+}
+
+fn field(pid: i32, file: &str, names: &[&str]) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/{file}")).ok()?;
+    let value = |line: &str| -> Option<u64> { line.split_whitespace().nth(1)?.parse().ok() };
+    let sum = text
+        .lines()
+        .filter(|line| names.iter().any(|name| line.starts_with(name)))
+        .filter_map(value)
+        .sum::<u64>();
+    Some(sum * KIB)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_family_is_found_through_all_generations() {
+        let mut family = family_of(
+            10,
+            &[(10, 1), (11, 10), (12, 11), (13, 1), (14, 12), (15, 10)],
+        );
+        family.sort_unstable();
+        assert_eq!(family, [10, 11, 12, 14, 15]);
+    }
+
+    #[test]
+    fn our_own_memory_is_more_than_a_page_and_less_than_the_machine() {
+        let own = i32::try_from(std::process::id()).unwrap();
+        assert!(MemoryWatch::new(own, 4096).exceeded());
+        assert!(!MemoryWatch::new(own, 1 << 50).exceeded());
+    }
+}

@@ -1,0 +1,320 @@
+//! `mcp-forge doctor`: what this host gives a sandbox, what is missing, and how to get it.
+
+use std::{
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::Access;
+use serde_json::{Value, json};
+
+use crate::{
+    config::{Config, Loaded, Profile, Transport},
+    engine::{Engine, LayerState, Probe, native::Native},
+};
+
+use super::{
+    CliError, Exit,
+    terminal::{Screen, printable, wrapped},
+};
+
+/// Check whether this machine can run sealed sandboxes
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = "\
+Shows every layer of the sandbox with what was found and, where something is missing, what to do. \
+Nothing is installed or changed, and no MCP server is started.
+
+Exit codes: 0 if the native engine can run sealed under the configured profile, else 1.
+
+Examples:
+  mcp-forge doctor
+  mcp-forge doctor --json | jq '.probe.layers[] | select(.state != \"enforced\")'")]
+pub(super) struct DoctorArguments {
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn run(
+    arguments: DoctorArguments,
+    loaded: &Loaded,
+    search_path: &str,
+    screen: Screen,
+) -> Result<Exit, CliError> {
+    let probe = Native::new(&loaded.config).probe().await;
+    let exit = if probe.usable {
+        Exit::Success
+    } else {
+        Exit::Failure
+    };
+    let mut out = io::stdout().lock();
+    if arguments.json {
+        let report = as_json(loaded, &probe, search_path);
+        serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        write!(out, "{}", as_text(loaded, &probe, search_path, screen))?;
+    }
+    Ok(exit)
+}
+
+/// A server under `mcp_tools`, as far as one can tell without starting it.
+#[derive(Debug)]
+struct UpstreamReport {
+    name: String,
+    kind: &'static str,
+    /// What is started; an address may hold secrets and is not shown.
+    command: Option<String>,
+    program: Option<PathBuf>,
+}
+
+fn as_json(loaded: &Loaded, probe: &Probe, search_path: &str) -> Value {
+    let upstreams: Vec<Value> = upstreams(&loaded.config, search_path)
+        .map(|upstream| {
+            json!({ "name": upstream.name, "type": upstream.kind, "command": upstream.command, "program": upstream.program })
+        })
+        .collect();
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "config": {
+            "file": loaded.file,
+            "data_dir": loaded.config.data_dir,
+            "audit_dir": loaded.config.audit_dir,
+            "profile": profile(&loaded.config),
+            "allow_degraded": loaded.config.allow_degraded,
+            "warnings": loaded.warnings,
+        },
+        "probe": probe,
+        "upstreams": upstreams,
+    })
+}
+
+fn as_text(loaded: &Loaded, probe: &Probe, search_path: &str, screen: Screen) -> String {
+    let config = &loaded.config;
+    let file = loaded
+        .file
+        .as_deref()
+        .map_or("none, the defaults apply".to_owned(), show);
+    let mut lines = vec![
+        screen.bold("Configuration").to_string(),
+        format!("  file            {file}"),
+        format!("  data directory  {}", show(&config.data_dir)),
+        format!("  audit log       {}", show(&config.audit_dir)),
+        format!("  profile         {}", profile(config)),
+    ];
+    if !config.allow_degraded.is_empty() {
+        lines.push(format!(
+            "  may be missing  {}",
+            printable(&config.allow_degraded.join(", "))
+        ));
+    }
+    lines.extend(
+        loaded
+            .warnings
+            .iter()
+            .map(|warning| format!("  warning: {}", wrapped(warning, 11))),
+    );
+
+    lines.push(format!("\n{}", screen.bold("Layers")));
+    lines.extend(
+        probe
+            .layers
+            .iter()
+            .map(|layer| row(screen, &layer.name, layer.state, &layer.detail)),
+    );
+    lines.push(format!("\n{}", screen.bold("Limits")));
+    lines.extend(
+        probe
+            .limits
+            .iter()
+            .map(|limit| row(screen, &limit.name, limit.state, &limit.detail)),
+    );
+    if !probe.notes.is_empty() {
+        lines.push(format!("\n{}", screen.bold("Notes")));
+        lines.extend(
+            probe
+                .notes
+                .iter()
+                .map(|note| format!("  {}", wrapped(note, 2))),
+        );
+    }
+    lines.push(format!("\n{}", screen.bold("MCP servers")));
+    let servers: Vec<String> = upstreams(config, search_path)
+        .map(|upstream| server_row(&upstream))
+        .collect();
+    if servers.is_empty() {
+        lines.push("  none: add them under mcp_tools (docs/configuration.md)".to_owned());
+    }
+    lines.extend(servers);
+
+    let verdict = if probe.usable {
+        format!("The {} engine can run sealed sandboxes here.", probe.engine)
+    } else {
+        format!(
+            "The {} engine cannot run sandboxes here under the profile {}.",
+            probe.engine,
+            profile(config)
+        )
+    };
+    lines.push(format!("\n{}\n", screen.verdict(probe.usable, &verdict)));
+    lines.join("\n")
+}
+
+fn row(screen: Screen, name: &str, state: LayerState, detail: &str) -> String {
+    const INDENT: usize = 32;
+    format!(
+        "  {:<16}  {:12}{}",
+        printable(name),
+        screen.state(state),
+        wrapped(detail, INDENT)
+    )
+}
+
+fn server_row(upstream: &UpstreamReport) -> String {
+    let name = printable(&upstream.name);
+    match (&upstream.command, &upstream.program) {
+        (None, _) => format!("  {name:<16}  reached over HTTP; `mcp-forge tools` connects to it"),
+        (Some(_), Some(program)) => format!("  {name:<16}  {}", show(program)),
+        (Some(command), None) => {
+            format!(
+                "  {name:<16}  {} was not found on PATH: install it, or correct mcp_tools.{name}.command",
+                printable(command)
+            )
+        }
+    }
+}
+
+fn upstreams<'a>(
+    config: &'a Config,
+    search_path: &'a str,
+) -> impl Iterator<Item = UpstreamReport> + 'a {
+    config
+        .upstreams
+        .iter()
+        .map(move |(name, upstream)| match &upstream.transport {
+            Transport::Stdio { command, .. } => UpstreamReport {
+                name: name.clone(),
+                kind: "stdio",
+                command: Some(command.clone()),
+                program: find_program(command, search_path),
+            },
+            Transport::Http { .. } => UpstreamReport {
+                name: name.clone(),
+                kind: "http",
+                command: None,
+                program: None,
+            },
+        })
+}
+
+/// The file that starting a command would run.
+fn find_program(command: &str, search_path: &str) -> Option<PathBuf> {
+    let is_program =
+        |path: &PathBuf| path.is_file() && rustix::fs::access(path, Access::EXEC_OK).is_ok();
+    if command.contains('/') {
+        return Some(PathBuf::from(command)).filter(is_program);
+    }
+    std::env::split_paths(search_path)
+        .map(|directory| directory.join(command))
+        .find(is_program)
+}
+
+fn profile(config: &Config) -> &'static str {
+    match config.profile {
+        Profile::Desktop => "desktop",
+        Profile::Strict => "strict",
+    }
+}
+
+fn show(path: &Path) -> String {
+    printable(&path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt};
+
+    use crate::{
+        config::Sources,
+        engine::{Layer, LimitReport},
+    };
+
+    use super::*;
+
+    fn probe(usable: bool) -> Probe {
+        let layer = |name: &str, state, detail: &str| Layer {
+            name: name.to_owned(),
+            state,
+            detail: detail.to_owned(),
+        };
+        Probe {
+            engine: "native".to_owned(),
+            usable,
+            layers: vec![
+                layer(
+                    "namespaces",
+                    LayerState::Enforced,
+                    "user, mount, pid, net, ipc, uts",
+                ),
+                layer(
+                    "landlock",
+                    LayerState::Missing,
+                    "the kernel has no Landlock: it was built without it, or it is not in the list of security modules. \
+                     Add `landlock` to the kernel's `lsm=` parameter and restart",
+                ),
+            ],
+            limits: vec![LimitReport {
+                name: "memory".to_owned(),
+                state: LayerState::BestEffort,
+                detail: "rlimits".to_owned(),
+            }],
+            notes: vec!["python: /usr/bin/python3.11".to_owned()],
+        }
+    }
+
+    fn loaded(directory: &Path) -> Loaded {
+        let file = directory.join("config.yaml");
+        let text = "mcp_tools: {a: {command: present}, b: {command: absent}, c: {url: 'https://x/secret'}}\n\
+                    security: {allow_degraded: [landlock]}\n";
+        fs::write(&file, text).unwrap();
+        Config::load(&Sources {
+            file: Some(file),
+            data_dir: Some("/data".into()),
+            environment: BTreeMap::new(),
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn the_report_for_people_and_for_programs() {
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join("present");
+        fs::write(&program, "").unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        let (loaded, search_path) = (loaded(directory.path()), directory.path().to_str().unwrap());
+        let screen = Screen::detect(&BTreeMap::new());
+        let text = as_text(&loaded, &probe(true), search_path, screen).replace(search_path, "DIR");
+        insta::assert_snapshot!("doctor", text);
+        assert!(
+            as_text(&loaded, &probe(false), search_path, screen)
+                .contains("cannot run sandboxes here under the profile desktop")
+        );
+        let report = as_json(&loaded, &probe(true), search_path);
+        assert_eq!(report["probe"]["usable"], true);
+        assert_eq!(report["upstreams"][0]["program"], program.to_str().unwrap());
+        assert_eq!(report["upstreams"][1]["program"], Value::Null);
+        assert!(!report.to_string().contains("secret"));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_run_is_no_program() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("plain"), "").unwrap();
+        assert_eq!(
+            find_program("plain", directory.path().to_str().unwrap()),
+            None
+        );
+        assert_eq!(find_program("/bin/sh", ""), Some("/bin/sh".into()));
+        assert_eq!(find_program("sh", ""), None);
+    }
+}

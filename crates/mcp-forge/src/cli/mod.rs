@@ -1,0 +1,187 @@
+//! The command line: one file a command. Parses, calls the service, prints; decides nothing else.
+
+use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc};
+
+use clap::{Parser, Subcommand, builder::styling};
+
+use crate::{
+    audit::{Audit, AuditError},
+    bridge::{Bridge, GrantError},
+    config::{Config, ConfigError, Loaded, Sources},
+    engine::native::Native,
+    mcp::ServeError,
+    service::{Service, ServiceError},
+};
+
+mod audit;
+mod doctor;
+mod run;
+mod serve;
+mod terminal;
+#[cfg(test)]
+mod tests;
+mod tools;
+
+const STYLES: styling::Styles = styling::Styles::styled()
+    .header(styling::AnsiColor::Green.on_default().bold())
+    .usage(styling::AnsiColor::Green.on_default().bold())
+    .literal(styling::AnsiColor::Cyan.on_default().bold())
+    .placeholder(styling::AnsiColor::Cyan.on_default());
+
+/// Runs an agent's Python in a sealed sandbox, with your other MCP servers as functions
+#[derive(Debug, Parser)]
+#[command(
+    name = "mcp-forge",
+    version,
+    styles = STYLES,
+    max_term_width = 100,
+    propagate_version = true,
+    after_long_help = "\
+Examples:
+  Does this machine have what a sandbox needs?
+      mcp-forge doctor
+  Run a snippet; the value of its last expression is printed last:
+      mcp-forge run -c 'sum(range(10))'
+  Serve an agent, for example in Claude Desktop's file:
+      {\"mcpServers\": {\"forge\": {\"command\": \"mcp-forge\", \"args\": [\"serve\"]}}}
+
+MCP-Forge needs no configuration file. docs/configuration.md has all keys and variables."
+)]
+pub struct Arguments {
+    #[command(flatten)]
+    places: PlaceArguments,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Where to find things; the same for every command.
+#[derive(Debug, clap::Args)]
+struct PlaceArguments {
+    /// Configuration file [default: ~/.config/mcp-forge/config.yaml, if it is there]
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Directory for state [default: ~/.local/share/mcp-forge]
+    #[arg(long, global = true, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+}
+
+/// One variant a command; each is in the file of its name.
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(serve::ServeArguments),
+    Run(run::RunArguments),
+    Doctor(doctor::DoctorArguments),
+    Tools(tools::ToolsArguments),
+    Audit(audit::AuditArguments),
+}
+
+/// How a command ended. `main` turns it into the exit code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// As asked.
+    Success,
+    /// The code failed, or a check found something wrong.
+    Failure,
+    /// The command line, the configuration or the request is wrong. Nothing ran.
+    Usage,
+    /// MCP-Forge or what it needs failed.
+    Internal,
+    /// The code hit its time limit.
+    TimedOut,
+    /// The code went over its memory limit.
+    OutOfMemory,
+    /// Ctrl-C; what ran is gone.
+    Interrupted,
+    /// SIGTERM; what ran is gone.
+    Terminated,
+}
+
+/// A command could not do what it was asked. What it had started is gone.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// The arguments do not make sense together, or ask for what does not exist.
+    #[error("{0}")]
+    Usage(String),
+    /// The configuration cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The audit log cannot be used, so nothing was started.
+    #[error(transparent)]
+    Audit(#[from] AuditError),
+    /// The service refused or failed.
+    #[error(transparent)]
+    Service(#[from] ServiceError),
+    /// Serving ended before its time.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    /// A file that the command was to write cannot be written.
+    #[error("{}: cannot be written: {source}", file.display())]
+    Save {
+        /// The file.
+        file: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// Standard output cannot be written. A reader that went away (`| head`) is this, too.
+    #[error("standard output cannot be written: {0}")]
+    Output(#[from] io::Error),
+}
+
+impl CliError {
+    /// What the exit code says of it.
+    pub fn exit(&self) -> Exit {
+        match self {
+            Self::Usage(_) | Self::Config(_) => Exit::Usage,
+            Self::Service(
+                ServiceError::Rejected { .. }
+                | ServiceError::NotAvailableYet { .. }
+                | ServiceError::UnknownTool(_)
+                | ServiceError::Grant(GrantError::Unknown { .. }),
+            ) => Exit::Usage,
+            Self::Service(_)
+            | Self::Audit(_)
+            | Self::Serve(_)
+            | Self::Save { .. }
+            | Self::Output(_) => Exit::Internal,
+        }
+    }
+}
+
+impl Arguments {
+    /// Runs the command. `environment` is the process's, as far as it is UTF-8.
+    ///
+    /// # Errors
+    ///
+    /// [`CliError`]; nothing is left running.
+    pub async fn run(self, environment: BTreeMap<String, String>) -> Result<Exit, CliError> {
+        let screen = terminal::Screen::detect(&environment);
+        let search_path = environment.get("PATH").cloned().unwrap_or_default();
+        let sources = Sources {
+            file: self.places.config,
+            data_dir: self.places.data_dir,
+            environment,
+        };
+        let loaded = Config::load(&sources)?;
+        for warning in &loaded.warnings {
+            tracing::warn!("{warning}");
+        }
+        match self.command {
+            Command::Serve(arguments) => serve::run(arguments, loaded.config).await,
+            Command::Run(arguments) => run::run(arguments, loaded.config).await,
+            Command::Doctor(arguments) => {
+                doctor::run(arguments, &loaded, &search_path, screen).await
+            }
+            Command::Tools(arguments) => tools::run(arguments, loaded.config, screen).await,
+            Command::Audit(arguments) => audit::run(arguments, &loaded.config, screen).await,
+        }
+    }
+}
+
+/// Builds the application, for every command that runs code.
+fn service(config: Config) -> Result<Arc<Service>, CliError> {
+    config.create_data_dir()?;
+    let audit = Audit::open(&config.audit_dir)?;
+    let engine = Arc::new(Native::new(&config));
+    let bridge = Bridge::new(config.upstreams.clone(), config.bridge);
+    Ok(Service::new(config, engine, bridge, audit))
+}

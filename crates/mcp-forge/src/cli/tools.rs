@@ -1,0 +1,182 @@
+//! `mcp-forge tools`: the functions that sandboxed code can be granted.
+
+use std::{
+    fmt::Write as _,
+    io::{self, Write},
+    time::Duration,
+};
+
+use serde_json::json;
+
+use crate::{
+    bridge::{Bridge, Catalogue, ToolInfo, UpstreamState, UpstreamStatus},
+    config::{Config, nearest},
+};
+
+use super::{
+    CliError, Exit,
+    terminal::{Screen, one_line, printable},
+};
+
+/// How long the servers may take to end.
+const SHUTDOWN: Duration = Duration::from_secs(5);
+
+/// List the tools that code can call, or show one
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = "\
+Starts the MCP servers under mcp_tools and lists their tools as the Python functions that code \
+sees. A server that cannot be reached is listed with the reason.
+
+Exit codes: 0 if any server could be reached or none is configured, 2 if there is no such tool, \
+3 if no server could be reached.
+
+Examples:
+  mcp-forge tools
+  mcp-forge tools filesystem_read_text_file
+  mcp-forge tools --json | jq -r '.tools[].name'")]
+pub(super) struct ToolsArguments {
+    /// Show this tool with its description and schemas
+    name: Option<String>,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn run(
+    arguments: ToolsArguments,
+    config: Config,
+    screen: Screen,
+) -> Result<Exit, CliError> {
+    let bridge = Bridge::new(config.upstreams, config.bridge);
+    bridge.start();
+    let catalogue = tokio::select! {
+        catalogue = bridge.catalogue() => Some(catalogue),
+        interrupted = tokio::signal::ctrl_c() => { interrupted?; None }
+    };
+    if tokio::time::timeout(SHUTDOWN, bridge.shutdown())
+        .await
+        .is_err()
+    {
+        tracing::warn!("an MCP server did not end in time");
+    }
+    let Some(catalogue) = catalogue else {
+        return Ok(Exit::Interrupted);
+    };
+    let text = match &arguments.name {
+        Some(name) => one_tool(find(&catalogue, name)?, arguments.json, screen),
+        None => all_tools(&catalogue, arguments.json, screen),
+    };
+    io::stdout().lock().write_all(text.as_bytes())?;
+    let is_failed = |upstream: &UpstreamStatus| upstream.state == UpstreamState::Failed;
+    let is_nothing_there =
+        !catalogue.upstreams.is_empty() && catalogue.upstreams.iter().all(is_failed);
+    Ok(if is_nothing_there {
+        Exit::Internal
+    } else {
+        Exit::Success
+    })
+}
+
+fn find<'a>(catalogue: &'a Catalogue, name: &str) -> Result<&'a ToolInfo, CliError> {
+    if let Some(tool) = catalogue.tools.iter().find(|tool| tool.name == name) {
+        return Ok(tool);
+    }
+    let mut problem = format!("there is no tool {name:?}");
+    match nearest(name, catalogue.tools.iter().map(|tool| tool.name.as_str())) {
+        Some(meant) => problem.push_str(&format!(". Did you mean {meant}?")),
+        None => problem.push_str(": `mcp-forge tools` lists those that there are"),
+    }
+    for upstream in catalogue
+        .upstreams
+        .iter()
+        .filter(|upstream| upstream.error.is_some())
+    {
+        problem.push_str(&format!(". {}", failure(upstream)));
+    }
+    Err(CliError::Usage(problem))
+}
+
+fn one_tool(tool: &ToolInfo, is_json: bool, screen: Screen) -> String {
+    let pretty =
+        |value: &serde_json::Value| serde_json::to_string_pretty(value).unwrap_or_default();
+    if is_json {
+        return pretty(&json!(tool)) + "\n";
+    }
+    let mut text = format!("{}\n\n", screen.bold(&printable(&tool.signature)));
+    if let Some(title) = &tool.title {
+        text += &format!("{}\n\n", printable(title));
+    }
+    text += &format!("{}\n\n", printable(tool.description.trim()));
+    text += &format!(
+        "The tool {} of the server {}.\n",
+        printable(&tool.tool),
+        printable(&tool.upstream)
+    );
+    text += &format!(
+        "\n{}\n{}\n",
+        screen.bold("Arguments"),
+        printable(&pretty(&tool.input_schema))
+    );
+    if let Some(schema) = &tool.output_schema {
+        text += &format!(
+            "\n{}\n{}\n",
+            screen.bold("Structured answer"),
+            printable(&pretty(schema))
+        );
+    }
+    text
+}
+
+fn all_tools(catalogue: &Catalogue, is_json: bool, screen: Screen) -> String {
+    if is_json {
+        let report = json!({ "tools": catalogue.tools, "upstreams": catalogue.upstreams });
+        return serde_json::to_string_pretty(&report).unwrap_or_default() + "\n";
+    }
+    if catalogue.upstreams.is_empty() {
+        return "No MCP servers are configured: add them under mcp_tools (docs/configuration.md).\n".to_owned();
+    }
+    let mut text = String::new();
+    for upstream in &catalogue.upstreams {
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        if upstream.error.is_some() {
+            let _ = writeln!(text, "{}", failure(upstream));
+            continue;
+        }
+        let name = printable(&upstream.name);
+        let server = upstream
+            .server
+            .as_deref()
+            .map(|server| format!(" ({})", one_line(server)))
+            .unwrap_or_default();
+        let _ = writeln!(
+            text,
+            "{}{server}: {} tools",
+            screen.bold(&name),
+            upstream.tools
+        );
+        for tool in catalogue
+            .tools
+            .iter()
+            .filter(|tool| tool.upstream == upstream.name)
+        {
+            let _ = writeln!(
+                text,
+                "  {}\n      {}",
+                printable(&tool.signature),
+                one_line(&tool.description)
+            );
+        }
+    }
+    text
+}
+
+fn failure(upstream: &UpstreamStatus) -> String {
+    let reason = upstream.error.as_deref().unwrap_or("it is not up yet");
+    format!(
+        "The server {} could not be reached: {}",
+        printable(&upstream.name),
+        one_line(reason)
+    )
+}

@@ -1,0 +1,223 @@
+//! From single checked values to the typed configuration: what must fit together is checked here.
+
+use std::path::{Path, PathBuf};
+
+use crate::limits::Limits;
+
+use super::{
+    BridgeLimits, Config, NativeConfig, OutputCaps, Profile, Rootfs,
+    error::ConfigError,
+    later::{Builder, Images, Later, Packages, Sessions, Template, Volumes},
+    read::Reader,
+    upstreams,
+};
+
+/// Builds the configuration; returns it with the warnings that its values deserve.
+///
+/// # Errors
+///
+/// [`ConfigError::Key`] for values that are right alone and wrong together.
+pub(super) fn build(
+    reader: &Reader<'_>,
+    data_dir: PathBuf,
+) -> Result<(Config, Vec<String>), ConfigError> {
+    let (default_limits, max_limits) = limits(reader)?;
+    if !reader.flag("security.enforce_resource_limits") {
+        let problem = "limits are always enforced, this cannot be switched off: remove the key";
+        return Err(reader.error("security.enforce_resource_limits", problem));
+    }
+    let later = later(reader, &data_dir)?;
+    let config = Config {
+        default_limits,
+        max_limits,
+        max_concurrent: reader.number("execution.max_concurrent")?,
+        caps: OutputCaps {
+            output_bytes: reader.bytes("execution.max_output")?,
+            flood_bytes: reader.size("execution.max_flood")?,
+            result_bytes: reader.bytes("execution.max_result")?,
+            display_bytes: reader.bytes("execution.max_displays")?,
+        },
+        bridge: BridgeLimits {
+            max_calls: reader.count("bridge.max_calls")?,
+            max_in_flight: reader.number("bridge.max_in_flight")?,
+            max_bytes: reader.size("bridge.max_bytes")?,
+            max_answer_bytes: reader.bytes("bridge.max_answer")?,
+        },
+        profile: match reader.text("security.profile").as_deref() {
+            Some("strict") => Profile::Strict,
+            _ => Profile::Desktop,
+        },
+        allow_degraded: reader.texts("security.allow_degraded"),
+        native: NativeConfig {
+            python: reader.path("python.path"),
+            rootfs: match reader.text("native.rootfs").as_deref() {
+                Some("minimal") => Rootfs::Minimal,
+                _ => Rootfs::Host,
+            },
+        },
+        audit_dir: audit_directory(reader, &data_dir)?,
+        upstreams: upstreams::read(reader)?,
+        later,
+        data_dir,
+    };
+    let warnings = warnings(&config);
+    Ok((config, warnings))
+}
+
+fn limits(reader: &Reader<'_>) -> Result<(Limits, Limits), ConfigError> {
+    let read = |which: &str| {
+        Ok::<_, ConfigError>(Limits {
+            timeout: reader.duration(&format!("execution.{which}_timeout"))?,
+            memory_bytes: reader.size(&format!("execution.{which}_memory"))?,
+            cpu_quota_us: reader.count(&format!("execution.{which}_cpu_quota"))?,
+            pids: reader.count(&format!("execution.{which}_pids"))?,
+            storage_bytes: reader.size(&format!("execution.{which}_storage"))?,
+        })
+    };
+    let (default, most) = (read("default")?, read("max")?);
+    for (name, above) in [
+        ("timeout", default.timeout > most.timeout),
+        ("memory", default.memory_bytes > most.memory_bytes),
+        ("cpu_quota", default.cpu_quota_us > most.cpu_quota_us),
+        ("pids", default.pids > most.pids),
+        ("storage", default.storage_bytes > most.storage_bytes),
+    ] {
+        if above {
+            return Err(above_maximum(
+                reader,
+                &format!("execution.default_{name}"),
+                &format!("execution.max_{name}"),
+            ));
+        }
+    }
+    Ok((default, most))
+}
+
+fn above_maximum(reader: &Reader<'_>, key: &str, most: &str) -> ConfigError {
+    let (value, limit) = (reader.shown(key), reader.shown(most));
+    // The one that was written is the one to change; the other may be a default.
+    if reader.is_written(key) {
+        reader.error(
+            key,
+            format!("{value} is above {most}, which is {limit}: lower it, or raise {most}"),
+        )
+    } else {
+        reader.error(
+            most,
+            format!("{limit} is below {key}, which is {value}: raise it, or lower {key}"),
+        )
+    }
+}
+
+fn later(reader: &Reader<'_>, data_dir: &Path) -> Result<Later, ConfigError> {
+    let text = |path: &str| reader.text(path).unwrap_or_default();
+    Ok(Later {
+        default_backend: text("execution.default_backend"),
+        host: text("server.host"),
+        port: reader.number("server.port")?,
+        podman_socket: reader.path("server.podman_socket"),
+        allow_network: reader.flag("security.allow_network"),
+        images: Images {
+            python_3_11: text("images.python_3_11"),
+            python_3_12: text("images.python_3_12"),
+            jupyter: text("images.jupyter"),
+            auto_pull: reader.flag("images.auto_pull"),
+            pull_interval: reader.duration("images.pull_interval")?,
+        },
+        sessions: Sessions {
+            idle_timeout: reader.duration("sessions.idle_timeout")?,
+            max_concurrent: reader.number("sessions.max_concurrent")?,
+            cleanup_interval: reader.duration("sessions.cleanup_interval")?,
+        },
+        volumes: volumes(reader, data_dir)?,
+        builder: builder(reader, data_dir)?,
+        packages: Packages {
+            allowlist: reader.texts("packages.allowlist"),
+            blocklist: reader.texts("packages.blocklist"),
+            manual_approval: reader.texts("packages.manual_approval"),
+        },
+    })
+}
+
+fn volumes(reader: &Reader<'_>, data_dir: &Path) -> Result<Volumes, ConfigError> {
+    let volumes = Volumes {
+        base_path: reader
+            .path("volumes.base_path")
+            .unwrap_or_else(|| data_dir.join("volumes")),
+        session_quota: reader.size("volumes.session_quota")?,
+        max_session_quota: reader.size("volumes.max_session_quota")?,
+    };
+    if volumes.session_quota > volumes.max_session_quota {
+        return Err(above_maximum(
+            reader,
+            "volumes.session_quota",
+            "volumes.max_session_quota",
+        ));
+    }
+    Ok(volumes)
+}
+
+fn builder(reader: &Reader<'_>, data_dir: &Path) -> Result<Builder, ConfigError> {
+    let templates = reader
+        .named("environment_builder.templates")
+        .map(|(name, node)| {
+            let inside = reader.inside(node);
+            let description = inside.text("description").unwrap_or_default();
+            (
+                name.to_owned(),
+                Template {
+                    description,
+                    packages: inside.texts("packages"),
+                },
+            )
+        });
+    Ok(Builder {
+        templates: templates.collect(),
+        enabled: reader.flag("environment_builder.enabled"),
+        uv_cache_path: reader
+            .path("environment_builder.uv_cache_path")
+            .unwrap_or_else(|| data_dir.join("uv")),
+        max_packages: reader.number("environment_builder.max_packages")?,
+        max_build_time: reader.duration("environment_builder.max_build_time")?,
+        max_image_size: reader.size("environment_builder.max_image_size")?,
+        max_concurrent_builds: reader.number("environment_builder.max_concurrent_builds")?,
+        rate_requests: reader.count("environment_builder.build_rate_limit.requests")?,
+        rate_period: reader.duration("environment_builder.build_rate_limit.period")?,
+        templates_path: reader.path("environment_builder.templates_path"),
+    })
+}
+
+/// The specification names a file; the log is one file a server process. So the path without its
+/// extension is the directory in which those files lie, and nothing else lies there.
+fn audit_directory(reader: &Reader<'_>, data_dir: &Path) -> Result<PathBuf, ConfigError> {
+    let Some(path) = reader.path("security.audit_log") else {
+        return Ok(data_dir.join("audit"));
+    };
+    match path.file_name() {
+        Some(_) => Ok(path.with_extension("")),
+        None => Err(reader.error(
+            "security.audit_log",
+            "this names no directory of its own: write one such as /var/log/mcp-forge/audit",
+        )),
+    }
+}
+
+fn warnings(config: &Config) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if config.later.allow_network {
+        warnings.push(
+            "security.allow_network: true has no effect: sandboxes have no network in this version"
+                .to_owned(),
+        );
+    }
+    if config.later.default_backend == "jupyter" {
+        warnings.push("execution.default_backend: jupyter has no effect: sessions are not available in this version".to_owned());
+    }
+    if !config.allow_degraded.is_empty() {
+        let layers = config.allow_degraded.join(", ");
+        warnings.push(format!(
+            "security.allow_degraded: sandboxes may run without {layers}"
+        ));
+    }
+    warnings
+}

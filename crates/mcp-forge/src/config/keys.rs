@@ -1,0 +1,591 @@
+//! Every key of the configuration, once: its kind, range, default, meaning and variable's name.
+//!
+//! The check for unknown keys, the check of values, the `MCP_FORGE_*` names and the reference in
+//! `docs/configuration.md` all come from this table.
+
+use std::fmt::Write as _;
+
+use super::size::show_size;
+
+/// One key.
+#[derive(Debug)]
+pub(super) struct Key {
+    /// Its path, with `*` where a name of the operator's choice stands.
+    pub(super) path: &'static str,
+    /// What its value may be.
+    pub(super) kind: Kind,
+    /// The default, as one would write it; empty where there is none.
+    pub(super) default: &'static str,
+    /// What it decides.
+    pub(super) meaning: &'static str,
+}
+
+/// What a value may be.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Kind {
+    /// Any text.
+    Text,
+    /// A text that may be secret: its value is never shown.
+    Secret,
+    /// A path; a relative one starts at the file's own directory.
+    Path,
+    /// `true` or `false`.
+    Boolean,
+    /// A whole number from the first to the second.
+    Integer(i64, i64),
+    /// Bytes, from the first to the second.
+    Size(u64, u64),
+    /// Seconds, from the first to the second.
+    Duration(f64, f64),
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// A list of texts.
+    Texts,
+    /// A list of texts that may be secret.
+    Secrets,
+    /// Names to texts that may be secret.
+    SecretTable,
+}
+
+const MEBIBYTE: u64 = 1 << 20;
+const PEBIBYTE: u64 = 1 << 50;
+const DAY: f64 = 86_400.0;
+const MOST_COUNT: i64 = 1_000_000;
+const ANY_SIZE: Kind = Kind::Size(1, PEBIBYTE);
+const MEMORY: Kind = Kind::Size(16 * MEBIBYTE, PEBIBYTE);
+const TIMEOUT: Kind = Kind::Duration(0.1, 7.0 * DAY);
+const CPU_QUOTA: Kind = Kind::Integer(1_000, 102_400_000);
+const COUNT: Kind = Kind::Integer(1, MOST_COUNT);
+const PERIOD: Kind = Kind::Duration(1.0, 3_650.0 * DAY);
+
+/// The table. Order is the order of the reference.
+pub(super) const KEYS: &[Key] = &[
+    key(
+        "data_dir",
+        Kind::Path,
+        "",
+        "Where state lives. Default: `$XDG_DATA_HOME/mcp-forge`, else `~/.local/share/mcp-forge`.",
+    ),
+    key(
+        "server.host",
+        Kind::Text,
+        "localhost",
+        "Address of the HTTP service.",
+    ),
+    key(
+        "server.port",
+        Kind::Integer(1, 65_535),
+        "3000",
+        "Port of the HTTP service.",
+    ),
+    key(
+        "server.podman_socket",
+        Kind::Path,
+        "",
+        "Socket of the container API, for the podman engine.",
+    ),
+    key(
+        "execution.default_backend",
+        Kind::Choice(&["simple", "jupyter"]),
+        "simple",
+        "Backend of a request that names none: `simple` is a fresh sandbox, `jupyter` a session.",
+    ),
+    key(
+        "execution.default_timeout",
+        TIMEOUT,
+        "300",
+        "Wall-clock time of a turn that names none.",
+    ),
+    key(
+        "execution.max_timeout",
+        TIMEOUT,
+        "1800",
+        "The most a request may ask for.",
+    ),
+    key(
+        "execution.default_memory",
+        MEMORY,
+        "512m",
+        "Memory of all processes of a sandbox together.",
+    ),
+    key(
+        "execution.max_memory",
+        MEMORY,
+        "2g",
+        "The most a request may ask for.",
+    ),
+    key(
+        "execution.default_cpu_quota",
+        CPU_QUOTA,
+        "50000",
+        "Microseconds of CPU time per 100 ms; 100000 is one core.",
+    ),
+    key(
+        "execution.max_cpu_quota",
+        CPU_QUOTA,
+        "100000",
+        "The most a request may ask for.",
+    ),
+    key(
+        "execution.default_pids",
+        Kind::Integer(8, MOST_COUNT),
+        "100",
+        "Processes and threads of a sandbox.",
+    ),
+    key(
+        "execution.max_pids",
+        Kind::Integer(8, MOST_COUNT),
+        "100",
+        "The most a request may ask for.",
+    ),
+    key(
+        "execution.default_storage",
+        ANY_SIZE,
+        "1g",
+        "Space in `/workspace` and `/tmp`; never more than a part of the memory.",
+    ),
+    key(
+        "execution.max_storage",
+        ANY_SIZE,
+        "10g",
+        "The most a request may ask for.",
+    ),
+    key(
+        "execution.max_concurrent",
+        Kind::Integer(1, 10_000),
+        "8",
+        "Sandboxes alive at once; further turns wait.",
+    ),
+    key(
+        "execution.max_output",
+        ANY_SIZE,
+        "1m",
+        "Kept of standard output and of standard error, each.",
+    ),
+    key(
+        "execution.max_flood",
+        ANY_SIZE,
+        "256m",
+        "Written to both together before the turn ends as `output_limit`.",
+    ),
+    key(
+        "execution.max_result",
+        ANY_SIZE,
+        "1m",
+        "The result as JSON.",
+    ),
+    key(
+        "execution.max_displays",
+        ANY_SIZE,
+        "8m",
+        "All displays of a turn together.",
+    ),
+    key(
+        "images.python_3_11",
+        Kind::Text,
+        "mcp-forge/python:3.11",
+        "Image for Python 3.11, podman engine.",
+    ),
+    key(
+        "images.python_3_12",
+        Kind::Text,
+        "mcp-forge/python:3.12",
+        "Image for Python 3.12, podman engine.",
+    ),
+    key(
+        "images.jupyter",
+        Kind::Text,
+        "mcp-forge/jupyter:latest",
+        "Image for sessions, podman engine.",
+    ),
+    key(
+        "images.auto_pull",
+        Kind::Boolean,
+        "true",
+        "Pull these images at start if they are not there.",
+    ),
+    key(
+        "images.pull_interval",
+        PERIOD,
+        "86400",
+        "Time between looks for newer images.",
+    ),
+    key(
+        "sessions.idle_timeout",
+        PERIOD,
+        "3600",
+        "A session that is idle for so long ends.",
+    ),
+    key(
+        "sessions.max_concurrent",
+        Kind::Integer(1, 10_000),
+        "10",
+        "Sessions alive at once.",
+    ),
+    key(
+        "sessions.cleanup_interval",
+        PERIOD,
+        "300",
+        "Time between looks for idle sessions.",
+    ),
+    key(
+        "volumes.base_path",
+        Kind::Path,
+        "",
+        "Where the volumes of sessions lie. Default: `volumes` in the data directory.",
+    ),
+    key(
+        "volumes.session_quota",
+        ANY_SIZE,
+        "1g",
+        "Space of a session's volume.",
+    ),
+    key(
+        "volumes.max_session_quota",
+        ANY_SIZE,
+        "10g",
+        "The most a session may ask for.",
+    ),
+    key(
+        "security.profile",
+        Kind::Choice(&["desktop", "strict"]),
+        "desktop",
+        "Which layers a sandbox must have: `strict` requires every one.",
+    ),
+    key(
+        "security.allow_degraded",
+        Kind::Texts,
+        "",
+        "Layers that may be missing although the profile requires them, by the names that `doctor` prints.",
+    ),
+    key(
+        "security.audit_log",
+        Kind::Path,
+        "",
+        "Directory of the audit log; an extension is dropped, so `audit.log` names the directory `audit`. Default: `audit` in the data directory.",
+    ),
+    key(
+        "security.enforce_resource_limits",
+        Kind::Boolean,
+        "true",
+        "Limits are always enforced; anything but `true` is refused.",
+    ),
+    key(
+        "security.allow_network",
+        Kind::Boolean,
+        "false",
+        "Sandboxes have no network; `true` has no effect yet and is warned of.",
+    ),
+    key(
+        "python.path",
+        Kind::Path,
+        "",
+        "The interpreter. Default: the newest of 3.10 to 3.14 on PATH.",
+    ),
+    key(
+        "native.rootfs",
+        Kind::Choice(&["host", "minimal"]),
+        "host",
+        "What a sandbox sees as `/`: the host's `/usr`, or only the interpreter and its libraries.",
+    ),
+    key(
+        "environment_builder.enabled",
+        Kind::Boolean,
+        "true",
+        "Whether environments may be built.",
+    ),
+    key(
+        "environment_builder.uv_cache_path",
+        Kind::Path,
+        "",
+        "The cache of `uv`. Default: `uv` in the data directory.",
+    ),
+    key(
+        "environment_builder.max_packages",
+        Kind::Integer(1, 10_000),
+        "50",
+        "Packages of one environment.",
+    ),
+    key(
+        "environment_builder.max_build_time",
+        PERIOD,
+        "600",
+        "Time for one build.",
+    ),
+    key(
+        "environment_builder.max_image_size",
+        ANY_SIZE,
+        "2g",
+        "Size of a built environment.",
+    ),
+    key(
+        "environment_builder.max_concurrent_builds",
+        Kind::Integer(1, 1_000),
+        "3",
+        "Builds at once.",
+    ),
+    key(
+        "environment_builder.build_rate_limit.requests",
+        COUNT,
+        "10",
+        "Builds in one period.",
+    ),
+    key(
+        "environment_builder.build_rate_limit.period",
+        PERIOD,
+        "3600",
+        "That period.",
+    ),
+    key(
+        "environment_builder.templates_path",
+        Kind::Path,
+        "",
+        "Directory with further templates.",
+    ),
+    key(
+        "environment_builder.templates.*.description",
+        Kind::Text,
+        "",
+        "What the template is for.",
+    ),
+    key(
+        "environment_builder.templates.*.packages",
+        Kind::Texts,
+        "",
+        "Its packages, as PEP 508 requirements.",
+    ),
+    key(
+        "packages.allowlist",
+        Kind::Texts,
+        "",
+        "Packages that need no approval.",
+    ),
+    key(
+        "packages.blocklist",
+        Kind::Texts,
+        "",
+        "Packages that are never installed.",
+    ),
+    key(
+        "packages.manual_approval",
+        Kind::Texts,
+        "",
+        "Patterns of names that the operator must approve.",
+    ),
+    key("bridge.max_calls", COUNT, "1000", "Tool calls of one turn."),
+    key(
+        "bridge.max_in_flight",
+        Kind::Integer(1, 1_000),
+        "32",
+        "Tool calls of one turn at the same time.",
+    ),
+    key(
+        "bridge.max_bytes",
+        ANY_SIZE,
+        "256m",
+        "Moved through tools by one turn, both ways.",
+    ),
+    key(
+        "bridge.max_answer",
+        Kind::Size(1, 64 * MEBIBYTE),
+        "64m",
+        "One tool's answer.",
+    ),
+    key(
+        "mcp_tools.*.type",
+        Kind::Choice(&["stdio", "http", "streamable-http"]),
+        "",
+        "How to reach the server. Default: `stdio` with `command`, `http` with `url`.",
+    ),
+    key(
+        "mcp_tools.*.command",
+        Kind::Text,
+        "",
+        "Program to start, found on PATH.",
+    ),
+    key("mcp_tools.*.args", Kind::Secrets, "", "Its arguments."),
+    key(
+        "mcp_tools.*.env",
+        Kind::SecretTable,
+        "",
+        "Variables added to its small base environment.",
+    ),
+    key("mcp_tools.*.cwd", Kind::Path, "", "Its working directory."),
+    key(
+        "mcp_tools.*.url",
+        Kind::Secret,
+        "",
+        "Address of a Streamable HTTP server.",
+    ),
+    key(
+        "mcp_tools.*.headers",
+        Kind::SecretTable,
+        "",
+        "Headers of every request to it.",
+    ),
+    key(
+        "mcp_tools.*.disabled",
+        Kind::Boolean,
+        "false",
+        "Leave this server out; its `${...}` are not looked up.",
+    ),
+    key(
+        "mcp_tools.*.start_timeout",
+        TIMEOUT,
+        "60",
+        "Time for start and handshake.",
+    ),
+    key(
+        "mcp_tools.*.call_timeout",
+        TIMEOUT,
+        "120",
+        "Time for one call.",
+    ),
+];
+
+/// The names that the specification gives to four variables, beside the regular ones.
+pub(super) const OTHER_NAMES: &[(&str, &str)] = &[
+    ("MCP_FORGE_PODMAN_SOCKET", "server.podman_socket"),
+    ("MCP_FORGE_VOLUMES_PATH", "volumes.base_path"),
+    (
+        "MCP_FORGE_UV_CACHE_PATH",
+        "environment_builder.uv_cache_path",
+    ),
+    ("MCP_FORGE_AUDIT_LOG", "security.audit_log"),
+];
+
+/// Variables that are not keys: where the file is, and what is logged.
+pub(super) const OTHER_VARIABLES: &[&str] = &["MCP_FORGE_CONFIG", "MCP_FORGE_LOG"];
+
+const fn key(path: &'static str, kind: Kind, default: &'static str, meaning: &'static str) -> Key {
+    Key {
+        path,
+        kind,
+        default,
+        meaning,
+    }
+}
+
+impl Key {
+    /// The environment variable that overrides it; none for keys under a name of the operator's.
+    pub(super) fn variable(&self) -> Option<String> {
+        (!self.path.contains('*'))
+            .then(|| format!("MCP_FORGE_{}", self.path.to_uppercase().replace('.', "_")))
+    }
+}
+
+/// What may stand at a path.
+pub(super) enum Place {
+    /// The value of a key.
+    Value(&'static Key),
+    /// A section; these keys may stand in it, or any name.
+    Section(Vec<&'static str>),
+    /// Nothing.
+    Unknown,
+}
+
+/// Looks up what the table says of a path.
+pub(super) fn place(path: &[String]) -> Place {
+    let mut inside: Vec<&'static str> = Vec::new();
+    for key in KEYS {
+        let mut pattern = key.path.split('.');
+        if !path.iter().all(|part| {
+            pattern
+                .next()
+                .is_some_and(|expected| expected == "*" || expected == part)
+        }) {
+            continue;
+        }
+        match pattern.next() {
+            None => return Place::Value(key),
+            Some(next) if inside.contains(&next) => {}
+            Some(next) => inside.push(next),
+        }
+    }
+    if inside.is_empty() {
+        Place::Unknown
+    } else {
+        Place::Section(inside)
+    }
+}
+
+/// The candidate that was probably meant, if any is near.
+pub(crate) fn nearest<'a>(
+    word: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
+    const LONGEST: usize = 100;
+    const NEAR: f64 = 0.75;
+    if word.len() > LONGEST {
+        return None;
+    }
+    let lower = word.to_lowercase();
+    candidates
+        .into_iter()
+        .map(|candidate| {
+            (
+                strsim::normalized_damerau_levenshtein(&lower, &candidate.to_lowercase()),
+                candidate,
+            )
+        })
+        .filter(|(score, _)| *score >= NEAR)
+        .max_by(|left, right| left.0.total_cmp(&right.0))
+        .map(|(_, candidate)| candidate)
+}
+
+/// The reference of all keys, as the table in `docs/configuration.md`.
+pub fn reference() -> String {
+    let mut text = String::from(
+        "| key | value | default | variable | what it decides |\n| --- | --- | --- | --- | --- |\n",
+    );
+    for key in KEYS {
+        let default = if key.default.is_empty() {
+            String::new()
+        } else {
+            format!("`{}`", key.default)
+        };
+        let variables: Vec<String> = OTHER_NAMES
+            .iter()
+            .filter(|(_, path)| *path == key.path)
+            .map(|(name, _)| (*name).to_owned())
+            .chain(key.variable())
+            .map(|name| format!("`{name}`"))
+            .collect();
+        let (path, kind, variables) = (key.path, key.kind.described(), variables.join(", "));
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "| `{path}` | {kind} | {default} | {variables} | {} |",
+            key.meaning
+        );
+    }
+    text
+}
+
+impl Kind {
+    /// The kind in words, with its range.
+    pub(super) fn described(self) -> String {
+        match self {
+            Self::Text | Self::Secret => "a text".to_owned(),
+            Self::Path => "a path".to_owned(),
+            Self::Boolean => "`true` or `false`".to_owned(),
+            Self::Integer(least, most) => format!("a whole number from {least} to {most}"),
+            Self::Size(least, most) => {
+                format!("a size from {} to {}", show_size(least), show_size(most))
+            }
+            Self::Duration(least, most) => format!("a duration from {least} s to {most} s"),
+            Self::Choice(words) => words
+                .iter()
+                .map(|word| format!("`{word}`"))
+                .collect::<Vec<_>>()
+                .join(" or "),
+            Self::Texts | Self::Secrets => "a list of texts".to_owned(),
+            Self::SecretTable => "names and texts".to_owned(),
+        }
+    }
+
+    /// Whether a value of this kind must not be shown.
+    pub(super) fn is_secret(self) -> bool {
+        matches!(self, Self::Secret | Self::Secrets | Self::SecretTable)
+    }
+}

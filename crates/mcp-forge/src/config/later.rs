@@ -1,0 +1,111 @@
+//! Settings whose features come later: their types and ranges are checked today, so that a file
+//! written now stays valid.
+
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+
+/// What the operator wrote for podman, sessions, volumes, environments and the HTTP service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Later {
+    /// `execution.default_backend`: whether a request that names none gets a session.
+    pub default_backend: String,
+    /// `server.host`.
+    pub host: String,
+    /// `server.port`.
+    pub port: u16,
+    /// `server.podman_socket`.
+    pub podman_socket: Option<PathBuf>,
+    /// `security.allow_network`. Sandboxes have no network whatever it says.
+    pub allow_network: bool,
+    /// `images`.
+    pub images: Images,
+    /// `sessions`.
+    pub sessions: Sessions,
+    /// `volumes`.
+    pub volumes: Volumes,
+    /// `environment_builder`.
+    pub builder: Builder,
+    /// `packages`.
+    pub packages: Packages,
+}
+
+/// The podman engine's images.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Images {
+    /// For Python 3.11.
+    pub python_3_11: String,
+    /// For Python 3.12.
+    pub python_3_12: String,
+    /// For sessions.
+    pub jupyter: String,
+    /// Whether missing ones are pulled at start.
+    pub auto_pull: bool,
+    /// Time between looks for newer ones.
+    pub pull_interval: Duration,
+}
+
+/// How long sessions live.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sessions {
+    /// Idle for so long, a session ends.
+    pub idle_timeout: Duration,
+    /// Sessions alive at once.
+    pub max_concurrent: usize,
+    /// Time between looks for idle ones.
+    pub cleanup_interval: Duration,
+}
+
+/// Where volumes lie and how large they are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Volumes {
+    /// Their directory.
+    pub base_path: PathBuf,
+    /// Bytes of a session's volume.
+    pub session_quota: u64,
+    /// Bytes that a session may ask for at most.
+    pub max_session_quota: u64,
+}
+
+/// What building environments may cost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Builder {
+    /// Whether anything may be built.
+    pub enabled: bool,
+    /// The cache of `uv`.
+    pub uv_cache_path: PathBuf,
+    /// Packages of one environment.
+    pub max_packages: usize,
+    /// Time for one build.
+    pub max_build_time: Duration,
+    /// Bytes of a built environment.
+    pub max_image_size: u64,
+    /// Builds at once.
+    pub max_concurrent_builds: usize,
+    /// Builds in one period.
+    pub rate_requests: u64,
+    /// That period.
+    pub rate_period: Duration,
+    /// Directory with further templates.
+    pub templates_path: Option<PathBuf>,
+    /// Templates of this file, by name.
+    pub templates: BTreeMap<String, Template>,
+}
+
+/// A named list of packages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template {
+    /// What it is for.
+    pub description: String,
+    /// PEP 508 requirements.
+    pub packages: Vec<String>,
+}
+
+/// Which packages may be installed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Packages {
+    /// These need no approval.
+    pub allowlist: Vec<String>,
+    /// These never.
+    pub blocklist: Vec<String>,
+    /// These patterns need the operator's approval.
+    pub manual_approval: Vec<String>,
+}

@@ -1,0 +1,236 @@
+//! Which Python runs: the configured one, else the newest on PATH, else one that uv manages.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde::Deserialize;
+
+/// Oldest version that the runner supports.
+const OLDEST: (u32, u32) = (3, 10);
+
+/// Newest version that is looked for by name.
+const NEWEST: u32 = 14;
+
+/// Time for an interpreter to say what it is. A shim of a version manager is a slow shell script.
+const ASK_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What an interpreter says of itself.
+const QUESTION: &str = "\
+import sys, sysconfig, json
+print(json.dumps({
+    'executable': getattr(sys, '_base_executable', None) or sys.executable,
+    'prefix': sys.prefix,
+    'base_prefix': sys.base_prefix,
+    'version': list(sys.version_info[:3]),
+    'implementation': sys.implementation.name,
+    'library': sysconfig.get_config_var('LDLIBRARY') or '',
+}))";
+
+/// A Python installation, asked and resolved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Interpreter {
+    /// The real binary, behind shims and links.
+    pub executable: PathBuf,
+    /// Where its standard library lives.
+    pub base_prefix: PathBuf,
+    /// The virtual environment it was found through, if any.
+    pub environment: Option<PathBuf>,
+    /// For example `(3, 11, 7)`.
+    pub version: (u32, u32, u32),
+    /// It needs `libpython` from its own prefix at run time.
+    pub shared_library: bool,
+}
+
+impl Interpreter {
+    /// One line for people.
+    pub fn describe(&self) -> String {
+        let (major, minor, micro) = self.version;
+        let environment = self
+            .environment
+            .as_ref()
+            .map(|path| format!(", packages of {}", path.display()));
+        format!(
+            "Python {major}.{minor}.{micro} at {}{}",
+            self.executable.display(),
+            environment.unwrap_or_default()
+        )
+    }
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    executable: PathBuf,
+    prefix: PathBuf,
+    base_prefix: PathBuf,
+    version: (u32, u32, u32),
+    implementation: String,
+    library: String,
+}
+
+/// Finds the interpreter. The error is a sentence that says what was tried and what to do.
+pub(super) async fn find(configured: Option<&Path>) -> Result<Interpreter, String> {
+    if let Some(path) = configured {
+        return ask(path)
+            .await
+            .map_err(|reason| format!("`python.path` is {}, but {reason}", path.display()));
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let candidates = candidates(&std::env::split_paths(&path).collect::<Vec<_>>());
+    let asked =
+        futures_util::future::join_all(candidates.iter().map(|candidate| ask(candidate))).await;
+    // The first of equals: PATH order is the user's preference.
+    let newest = asked.into_iter().flatten().reduce(|best, next| {
+        if next.version > best.version {
+            next
+        } else {
+            best
+        }
+    });
+    match newest {
+        Some(interpreter) => Ok(interpreter),
+        None => managed_by_uv().await.ok_or_else(|| {
+            format!(
+                "none of the {} candidates on PATH is CPython {}.{} or newer, and uv manages none. Install Python, run `uv python install`, or set `python.path`.",
+                candidates.len(),
+                OLDEST.0,
+                OLDEST.1
+            )
+        }),
+    }
+}
+
+/// Programs that may be an interpreter, without two names for the same file.
+fn candidates(directories: &[PathBuf]) -> Vec<PathBuf> {
+    let names = (OLDEST.1..=NEWEST)
+        .rev()
+        .map(|minor| format!("python3.{minor}"))
+        .chain(["python3".to_owned()]);
+    let names: Vec<String> = names.collect();
+    let mut seen = BTreeSet::new();
+    directories
+        .iter()
+        .flat_map(|directory| names.iter().map(move |name| directory.join(name)))
+        .filter(|path| path.is_file())
+        // Shims of one version manager are one script under many names, and choose by name.
+        .filter(|path| {
+            seen.insert((
+                path.canonicalize().ok(),
+                path.file_name().map(ToOwned::to_owned),
+            ))
+        })
+        .collect()
+}
+
+async fn managed_by_uv() -> Option<Interpreter> {
+    let range = format!(">={}.{}", OLDEST.0, OLDEST.1);
+    let found = run(
+        "uv".as_ref(),
+        &["python", "find", "--no-project", "--offline", &range],
+    )
+    .await
+    .ok()?;
+    ask(Path::new(found.trim())).await.ok()
+}
+
+/// Asks one candidate. It is the operator's program, but it answers in text: parsed, not trusted.
+async fn ask(path: &Path) -> Result<Interpreter, String> {
+    let text = run(path, &["-I", "-S", "-c", QUESTION]).await?;
+    let answer: Answer = serde_json::from_str(text.trim())
+        .map_err(|_| "it does not answer like Python".to_owned())?;
+    let (major, minor, _) = answer.version;
+    if answer.implementation != "cpython" {
+        return Err(format!("it is {}, not CPython", answer.implementation));
+    }
+    if (major, minor) < OLDEST {
+        return Err(format!(
+            "it is version {major}.{minor}; {}.{} or newer is needed",
+            OLDEST.0, OLDEST.1
+        ));
+    }
+    let executable = answer
+        .executable
+        .canonicalize()
+        .map_err(|error| format!("its binary cannot be found: {error}"))?;
+    let base_prefix = answer
+        .base_prefix
+        .canonicalize()
+        .map_err(|error| format!("its prefix cannot be found: {error}"))?;
+    let environment = (answer.prefix != answer.base_prefix).then_some(answer.prefix);
+    Ok(Interpreter {
+        executable,
+        base_prefix,
+        environment,
+        version: answer.version,
+        shared_library: answer.library.contains(".so"),
+    })
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the engine asks interpreters what they are"
+)]
+async fn run(program: &Path, arguments: &[&str]) -> Result<String, String> {
+    let child = tokio::process::Command::new(program)
+        .args(arguments)
+        .stdin(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let output = tokio::time::timeout(ASK_TIMEOUT, child)
+        .await
+        .map_err(|_| format!("it did not answer in {} s", ASK_TIMEOUT.as_secs()))?
+        .map_err(|error| format!("it cannot be run: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("it ended with {}", output.status));
+    }
+    String::from_utf8(output.stdout).map_err(|_| "it does not answer in text".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn this_machine_has_an_interpreter_that_can_serve() {
+        let found = find(None).await.unwrap();
+        assert!(found.version >= (3, 10, 0), "{found:?}");
+        assert!(
+            found.executable.is_absolute()
+                && found
+                    .executable
+                    .starts_with(found.base_prefix.parent().unwrap())
+        );
+    }
+
+    #[tokio::test]
+    async fn a_configured_path_that_is_no_python_is_refused_by_name() {
+        let error = find(Some(Path::new("/bin/true"))).await.unwrap_err();
+        assert_eq!(
+            error,
+            "`python.path` is /bin/true, but it does not answer like Python"
+        );
+        let error = find(Some(Path::new("/nowhere/python"))).await.unwrap_err();
+        assert!(
+            error.starts_with("`python.path` is /nowhere/python, but it cannot be run: "),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn names_of_one_file_are_asked_once_unless_the_name_matters() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("python3.12"), "").unwrap();
+        std::os::unix::fs::symlink("python3.12", directory.path().join("python3")).unwrap();
+        let twice = [directory.path().to_owned(), directory.path().to_owned()];
+        assert_eq!(
+            candidates(&twice),
+            [
+                directory.path().join("python3.12"),
+                directory.path().join("python3")
+            ]
+        );
+    }
+}

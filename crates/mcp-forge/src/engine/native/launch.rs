@@ -1,0 +1,254 @@
+//! The launch socket, from the server's side: spec and descriptors out, reports in.
+
+use std::{
+    io::{self, IoSlice},
+    mem::MaybeUninit,
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+    process::Stdio,
+    time::Duration,
+};
+
+use jail::{
+    launch::{MAX_REPORT_BYTES, frame},
+    spec::{Cause, JailSpec, Report, State},
+};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{UnixStream, unix::pipe},
+};
+
+use crate::{
+    config::Profile,
+    engine::{
+        Ending, ExitCause, Guard, Isolation, LaunchError, Layer, LayerState, LimitReport, Sandbox,
+        Usage,
+    },
+};
+
+/// Time for the layers to be built. Normal is 10 to 30 ms.
+const ENTER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Time for a killed sandbox to be gone. Normal is under 100 ms, fork bombs included.
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Starts a keeper, hands it the spec, and waits until the sandbox is sealed.
+pub(super) async fn launch(
+    jail: &Path,
+    spec: &JailSpec,
+    profile: Profile,
+) -> Result<Sandbox, LaunchError> {
+    let failed = |error: io::Error| LaunchError::Start(error.to_string());
+    let (control, their_control) = socket_pair().map_err(failed)?;
+    let (their_stdout, stdout) = output_pipe().map_err(failed)?;
+    let (their_stderr, stderr) = output_pipe().map_err(failed)?;
+    let mut keeper = Keeper::spawn(jail).map_err(failed)?;
+    keeper
+        .send(spec, &[&their_control, &their_stdout, &their_stderr])
+        .await
+        .map_err(failed)?;
+    drop((their_control, their_stdout, their_stderr));
+    let entered = tokio::time::timeout(ENTER_TIMEOUT, keeper.report())
+        .await
+        .map_err(|_| {
+            LaunchError::Start(format!("it was not built in {} s", ENTER_TIMEOUT.as_secs()))
+        })?
+        .map_err(failed)?;
+    let isolation = isolation(entered, profile)?;
+    Ok(Sandbox {
+        connection: Box::new(control),
+        stdout: Box::new(stdout),
+        stderr: Box::new(stderr),
+        guard: Box::new(keeper),
+        isolation,
+    })
+}
+
+/// A connected pair of sockets: one for us, one that blocks, as the other side expects.
+fn socket_pair() -> io::Result<(UnixStream, OwnedFd)> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let theirs = theirs.into_std()?;
+    theirs.set_nonblocking(false)?;
+    Ok((ours, theirs.into()))
+}
+
+/// A pipe whose write end is for the sandbox: blocking, as programs expect.
+fn output_pipe() -> io::Result<(OwnedFd, pipe::Receiver)> {
+    let (sender, receiver) = pipe::pipe()?;
+    Ok((sender.into_blocking_fd()?, receiver))
+}
+
+/// The layers and limits, or the refusal, in the engine's words.
+fn isolation(report: Report, profile: Profile) -> Result<Isolation, LaunchError> {
+    let profile = profile_name(profile);
+    match report {
+        Report::Entered { layers, limits } => Ok(Isolation {
+            engine: "native".to_owned(),
+            profile: profile.to_owned(),
+            layers: layers
+                .into_iter()
+                .map(|layer| Layer {
+                    name: layer.layer.name().to_owned(),
+                    state: state(layer.state),
+                    detail: layer.detail,
+                })
+                .collect(),
+            limits: limits
+                .into_iter()
+                .map(|limit| LimitReport {
+                    name: limit.name,
+                    state: state(limit.state),
+                    detail: limit.detail,
+                })
+                .collect(),
+        }),
+        Report::Refused { layer, reason, fix } => Err(LaunchError::LayerMissing {
+            layer: layer.name().to_owned(),
+            profile: profile.to_owned(),
+            reason,
+            fix,
+        }),
+        Report::Failed { message } => Err(LaunchError::Start(message)),
+        Report::Exited { .. } => Err(LaunchError::Start("it ended before it began".to_owned())),
+    }
+}
+
+const fn profile_name(profile: Profile) -> &'static str {
+    match profile {
+        Profile::Desktop => "desktop",
+        Profile::Strict => "strict",
+    }
+}
+
+const fn state(state: State) -> LayerState {
+    match state {
+        State::Enforced => LayerState::Enforced,
+        State::BestEffort => LayerState::BestEffort,
+        State::Missing => LayerState::Missing,
+    }
+}
+
+/// The layer that a refusal is about, for `doctor`.
+pub(super) fn refused_layer(error: &LaunchError) -> Option<Layer> {
+    match error {
+        LaunchError::LayerMissing {
+            layer, reason, fix, ..
+        } => Some(Layer {
+            name: layer.clone(),
+            state: LayerState::Missing,
+            detail: format!("{reason}. {fix}"),
+        }),
+        LaunchError::Python(_) | LaunchError::Start(_) => None,
+    }
+}
+
+/// The process `mcp-forge jail` of one sandbox. Dropping it closes the launch socket, at which it
+/// kills the sandbox, cleans up and exits; tokio reaps it.
+#[derive(Debug)]
+struct Keeper {
+    socket: UnixStream,
+    process: tokio::process::Child,
+}
+
+impl Keeper {
+    #[expect(clippy::disallowed_methods, reason = "the engine starts its sandboxes")]
+    fn spawn(jail: &Path) -> io::Result<Self> {
+        let (socket, theirs) = socket_pair()?;
+        let mut command = tokio::process::Command::new(jail);
+        command
+            .arg("jail")
+            .env_clear()
+            .stdin(theirs)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        // A test build's way to leave a layer out; a release does not read it.
+        #[cfg(feature = "negative-controls")]
+        command.envs(std::env::vars_os().filter(|(name, _)| name == "MCP_FORGE_OMIT_LAYERS"));
+        Ok(Self {
+            process: command.spawn()?,
+            socket,
+        })
+    }
+
+    /// Sends the launch message, the descriptors with its first bytes.
+    async fn send(&mut self, spec: &JailSpec, descriptors: &[&OwnedFd; 3]) -> io::Result<()> {
+        let message = frame(spec)?;
+        let (head, rest) = message.split_at(4);
+        let descriptors = descriptors.map(AsFd::as_fd);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmRights(&descriptors));
+        rustix::net::sendmsg(
+            &self.socket,
+            &[IoSlice::new(head)],
+            &mut control,
+            SendFlags::NOSIGNAL,
+        )?;
+        self.socket.write_all(rest).await
+    }
+
+    /// Waits for the next report.
+    async fn report(&mut self) -> io::Result<Report> {
+        let length = usize::try_from(self.socket.read_u32().await?).unwrap_or(usize::MAX);
+        if length > MAX_REPORT_BYTES {
+            return Err(io::Error::from(io::ErrorKind::InvalidData));
+        }
+        let mut body = vec![0; length];
+        self.socket.read_exact(&mut body).await?;
+        Ok(serde_json::from_slice(&body)?)
+    }
+
+    async fn end_within(&mut self, patience: Duration) -> io::Result<Report> {
+        let own = tokio::time::timeout(patience, self.report()).await;
+        let report = if let Ok(report) = own {
+            report?
+        } else {
+            // Fails when the keeper has already said its last word; that is read next either way.
+            self.socket.shutdown().await.ok();
+            self.report().await?
+        };
+        self.process.wait().await?;
+        Ok(report)
+    }
+}
+
+#[async_trait::async_trait]
+impl Guard for Keeper {
+    async fn end(mut self: Box<Self>, patience: Duration) -> Ending {
+        let lost = |reason: String| Ending {
+            cause: ExitCause::Lost(reason),
+            usage: Usage::default(),
+        };
+        match tokio::time::timeout(patience + KILL_TIMEOUT, self.end_within(patience)).await {
+            Ok(Ok(Report::Exited {
+                cause,
+                cpu_ms,
+                memory_peak_bytes,
+            })) => Ending {
+                cause: exit_cause(cause),
+                usage: Usage {
+                    cpu_ms: Some(cpu_ms),
+                    memory_peak_bytes,
+                },
+            },
+            Ok(Ok(Report::Failed { message })) => lost(message),
+            Ok(Ok(other)) => lost(format!("unexpected report {other:?}")),
+            Ok(Err(error)) => lost(error.to_string()),
+            Err(_) => {
+                // The keeper itself hangs: with it goes the sandbox's init, which is tied to it.
+                self.process.start_kill().ok();
+                lost(format!("it was not gone in {} s", KILL_TIMEOUT.as_secs()))
+            }
+        }
+    }
+}
+
+const fn exit_cause(cause: Cause) -> ExitCause {
+    match cause {
+        Cause::Killed => ExitCause::Killed,
+        Cause::Exited { status } => ExitCause::Exited(status),
+        Cause::Signaled { signal } => ExitCause::Signaled(signal),
+        Cause::OutOfMemory => ExitCause::OutOfMemory,
+    }
+}

@@ -1,0 +1,397 @@
+//! From a sandbox as the server thinks of it to a jail as the kernel builds it. Pure.
+
+use std::path::{Path, PathBuf};
+
+use jail::spec::{File, JailLimits, JailSpec, Layer, Link, Tree};
+
+use super::Interpreter;
+use crate::{engine::SandboxSpec, runner::source};
+
+/// Where an interpreter outside `/usr` appears.
+const PYTHON: &str = "/opt/python";
+
+/// Where a virtual environment's packages appear.
+const ENVIRONMENT: &str = "/opt/environment";
+
+/// Where the runner's source appears.
+const RUNNER: &str = "/opt/mcp-forge";
+
+/// What the engine found on this host, once.
+#[derive(Debug)]
+pub(super) struct Host {
+    pub(super) interpreter: Interpreter,
+    /// The private copy that stands for the host's `/usr`, if so configured.
+    private_root: Option<PathBuf>,
+    /// Trees and links that depend on how this host lays out its root.
+    trees: Vec<Tree>,
+    links: Vec<Link>,
+}
+
+impl Host {
+    /// Looks at the host's root directory.
+    pub(super) fn read(interpreter: Interpreter, private_root: Option<PathBuf>) -> Self {
+        let (trees, links) = match &private_root {
+            None => host_root(),
+            Some(root) => (vec![opaque(&root.join("usr"), "/usr")], merged_links()),
+        };
+        let mut host = Self {
+            interpreter,
+            private_root,
+            trees,
+            links,
+        };
+        host.add_interpreter();
+        host.add_environment();
+        host
+    }
+
+    /// Inside, the interpreter is at the same path if `/usr` holds it, else at [`PYTHON`].
+    fn python(&self) -> PathBuf {
+        let inside = Path::new(&self.prefix()).join("bin");
+        let name = self
+            .interpreter
+            .executable
+            .file_name()
+            .unwrap_or("python3".as_ref());
+        if self.in_usr() {
+            self.interpreter.executable.clone()
+        } else {
+            inside.join(name)
+        }
+    }
+
+    fn prefix(&self) -> String {
+        if self.in_usr() {
+            self.interpreter.base_prefix.display().to_string()
+        } else {
+            PYTHON.to_owned()
+        }
+    }
+
+    fn in_usr(&self) -> bool {
+        self.interpreter.base_prefix.starts_with("/usr")
+    }
+
+    fn add_interpreter(&mut self) {
+        if self.in_usr() {
+            return;
+        }
+        let source = self.private_root.as_ref().map_or_else(
+            || self.interpreter.base_prefix.clone(),
+            |root| root.join("python"),
+        );
+        self.trees.push(opaque(&source, PYTHON));
+        // Nix keeps a package's libraries under their full paths.
+        if self.interpreter.base_prefix.starts_with("/nix") && self.private_root.is_none() {
+            self.trees.push(Tree {
+                source: "/nix/store".to_owned(),
+                target: "/nix/store".to_owned(),
+                opaque: false,
+            });
+        }
+    }
+
+    /// A virtual environment is rebuilt around its own `lib`: its links and its `pyvenv.cfg` name
+    /// host paths that do not exist inside.
+    fn add_environment(&mut self) {
+        let Some(environment) = &self.interpreter.environment else {
+            return;
+        };
+        let library = self
+            .private_root
+            .as_ref()
+            .map_or_else(|| environment.join("lib"), |root| root.join("environment"));
+        self.trees
+            .push(opaque(&library, &format!("{ENVIRONMENT}/lib")));
+        let python = self.python().display().to_string();
+        for name in ["python", "python3"] {
+            self.links.push(Link {
+                path: format!("{ENVIRONMENT}/bin/{name}"),
+                target: python.clone(),
+            });
+        }
+    }
+
+    /// The program to execute.
+    fn program(&self) -> String {
+        match self.interpreter.environment {
+            Some(_) => format!("{ENVIRONMENT}/bin/python3"),
+            None => self.python().display().to_string(),
+        }
+    }
+
+    fn files(&self) -> Vec<File> {
+        let mut files: Vec<File> = ETC
+            .iter()
+            .map(|(path, content)| file(path, content))
+            .collect();
+        files.extend(
+            source::FILES
+                .iter()
+                .map(|(name, content)| file(&format!("{RUNNER}/{name}"), content)),
+        );
+        if self.interpreter.environment.is_some() {
+            let (major, minor, micro) = self.interpreter.version;
+            let home = self
+                .python()
+                .parent()
+                .map(|parent| parent.display().to_string())
+                .unwrap_or_default();
+            let content = format!(
+                "home = {home}\ninclude-system-site-packages = false\nversion = {major}.{minor}.{micro}\n"
+            );
+            files.push(file(&format!("{ENVIRONMENT}/pyvenv.cfg"), &content));
+        }
+        files
+    }
+
+    /// The whole environment: nothing of the server's is inherited.
+    fn environment(&self) -> Vec<(String, String)> {
+        let bin = Path::new(&self.prefix()).join("bin");
+        let mut path = vec!["/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"];
+        let bin = bin.display().to_string();
+        if !path.contains(&bin.as_str()) {
+            path.insert(0, &bin);
+        }
+        let own = format!("{ENVIRONMENT}/bin");
+        if self.interpreter.environment.is_some() {
+            path.insert(0, &own);
+        }
+        let path = path.join(":");
+        let mut variables: Vec<(String, String)> = VARIABLES
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
+        variables.push(("PATH".to_owned(), path));
+        if self.interpreter.shared_library && !self.in_usr() {
+            // Its run path names the host's directory.
+            variables.push(("LD_LIBRARY_PATH".to_owned(), format!("{PYTHON}/lib")));
+        }
+        variables
+    }
+}
+
+/// What the jail is asked for one sandbox.
+pub(super) fn jail_spec(spec: &SandboxSpec, host: &Host, required: Vec<Layer>) -> JailSpec {
+    let limits = &spec.limits;
+    JailSpec {
+        id: spec.id.clone(),
+        trees: host.trees.clone(),
+        links: host.links.clone(),
+        files: host.files(),
+        limits: JailLimits {
+            memory_bytes: limits.memory_bytes,
+            cpu_quota_us: limits.cpu_quota_us,
+            pids: limits.pids,
+            tmp_bytes: limits.directory_bytes(),
+            workspace_bytes: limits.directory_bytes(),
+            shm_bytes: limits.shared_memory_bytes(),
+            // All cores for the whole time, and a little: the deadline is what ends a turn.
+            cpu_seconds: limits
+                .timeout
+                .as_secs()
+                .saturating_mul(64)
+                .saturating_add(10),
+        },
+        program: host.program(),
+        arguments: [
+            // Isolated: no PYTHON* variable, no user site, no working directory decides what is imported.
+            "-I",
+            "-B",
+            "-X",
+            "utf8",
+            "-c",
+            source::BOOTSTRAP,
+        ]
+        .map(str::to_owned)
+        .to_vec(),
+        environment: host.environment(),
+        required,
+    }
+}
+
+/// The host's programs and libraries, where this host keeps them.
+fn host_root() -> (Vec<Tree>, Vec<Link>) {
+    let mut trees = vec![Tree {
+        source: "/usr".to_owned(),
+        target: "/usr".to_owned(),
+        opaque: false,
+    }];
+    let mut links = Vec::new();
+    for name in ["bin", "sbin", "lib", "lib32", "lib64", "libx32"] {
+        let path = format!("/{name}");
+        match std::fs::read_link(&path) {
+            Ok(target) => links.push(Link {
+                path,
+                target: target.display().to_string(),
+            }),
+            Err(_) if Path::new(&path).is_dir() => trees.push(Tree {
+                source: path.clone(),
+                target: path,
+                opaque: false,
+            }),
+            Err(_) => {}
+        }
+    }
+    // Certificates, the choices between alternatives, and where libraries are: nothing of a user.
+    for path in [
+        "/etc/ssl/certs",
+        "/etc/pki/tls/certs",
+        "/etc/pki/ca-trust/extracted",
+        "/etc/alternatives",
+        "/etc/ld.so.cache",
+    ] {
+        if Path::new(path).exists() {
+            trees.push(Tree {
+                source: path.to_owned(),
+                target: path.to_owned(),
+                opaque: false,
+            });
+        }
+    }
+    (trees, links)
+}
+
+/// A private root has one layout.
+fn merged_links() -> Vec<Link> {
+    ["bin", "sbin", "lib", "lib64"]
+        .map(|name| Link {
+            path: format!("/{name}"),
+            target: format!("usr/{name}"),
+        })
+        .to_vec()
+}
+
+fn opaque(source: &Path, target: &str) -> Tree {
+    Tree {
+        source: source.display().to_string(),
+        target: target.to_owned(),
+        opaque: true,
+    }
+}
+
+fn file(path: &str, content: &str) -> File {
+    File {
+        path: path.to_owned(),
+        content: content.to_owned(),
+    }
+}
+
+/// `/etc`, made up: programs find what they look for, and nothing about this host.
+const ETC: [(&str, &str); 9] = [
+    (
+        "/etc/passwd",
+        "root:x:0:0:root:/nonexistent:/usr/sbin/nologin\nsandbox:x:1000:1000:sandbox:/workspace:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+    ),
+    (
+        "/etc/group",
+        "root:x:0:\nsandbox:x:1000:\nnogroup:x:65534:\n",
+    ),
+    ("/etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n"),
+    ("/etc/hostname", "sandbox\n"),
+    (
+        "/etc/nsswitch.conf",
+        "passwd: files\ngroup: files\nhosts: files\nservices: files\nprotocols: files\n",
+    ),
+    ("/etc/resolv.conf", "# no network\n"),
+    (
+        "/etc/services",
+        "http 80/tcp\nhttps 443/tcp\ndomain 53/tcp\ndomain 53/udp\nssh 22/tcp\n",
+    ),
+    (
+        "/etc/protocols",
+        "ip 0 IP\nicmp 1 ICMP\ntcp 6 TCP\nudp 17 UDP\n",
+    ),
+    ("/etc/timezone", "Etc/UTC\n"),
+];
+
+/// Variables of every sandbox. One thread for numeric libraries: more than the CPU share are
+/// slower, and OpenBLAS breaks when it cannot start them.
+const VARIABLES: [(&str, &str); 16] = [
+    ("HOME", "/workspace"),
+    ("USER", "sandbox"),
+    ("LOGNAME", "sandbox"),
+    ("SHELL", "/bin/sh"),
+    ("LANG", "C.UTF-8"),
+    ("TZ", "UTC"),
+    ("TERM", "dumb"),
+    ("TMPDIR", "/tmp"),
+    ("XDG_CACHE_HOME", "/tmp/.cache"),
+    ("XDG_CONFIG_HOME", "/tmp/.config"),
+    ("MPLBACKEND", source::MATPLOTLIB_BACKEND),
+    ("MPLCONFIGDIR", "/tmp/.config/matplotlib"),
+    ("OMP_NUM_THREADS", "1"),
+    ("OPENBLAS_NUM_THREADS", "1"),
+    ("MKL_NUM_THREADS", "1"),
+    ("PYTHONDONTWRITEBYTECODE", "1"),
+];
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::limits::Limits;
+
+    fn rendered(
+        executable: &str,
+        prefix: &str,
+        environment: Option<&str>,
+        shared_library: bool,
+    ) -> JailSpec {
+        let interpreter = Interpreter {
+            executable: executable.into(),
+            base_prefix: prefix.into(),
+            environment: environment.map(Into::into),
+            version: (3, 12, 4),
+            shared_library,
+        };
+        let mut host = Host {
+            interpreter,
+            private_root: None,
+            trees: Vec::new(),
+            links: Vec::new(),
+        };
+        host.add_interpreter();
+        host.add_environment();
+        let limits = Limits {
+            timeout: Duration::from_mins(5),
+            memory_bytes: 512 << 20,
+            cpu_quota_us: 50_000,
+            pids: 100,
+            storage_bytes: 1 << 30,
+        };
+        let spec = SandboxSpec {
+            id: "abc".to_owned(),
+            limits,
+        };
+        let mut jail = jail_spec(&spec, &host, vec![Layer::Seccomp]);
+        jail.files.retain(|file| !file.path.starts_with(RUNNER));
+        jail
+    }
+
+    #[test]
+    fn a_system_python_stays_where_it_is() {
+        insta::assert_json_snapshot!(rendered("/usr/bin/python3.12", "/usr", None, false));
+    }
+
+    #[test]
+    fn a_virtual_environment_of_a_home_directory_is_rebuilt_under_opt() {
+        let jail = rendered(
+            "/home/ada/.pyenv/versions/3.12.4/bin/python3.12",
+            "/home/ada/.pyenv/versions/3.12.4",
+            Some("/home/ada/p/.venv"),
+            true,
+        );
+        insta::assert_json_snapshot!(jail);
+        // The only places with the host's paths are the sources of opaque trees.
+        for tree in &jail.trees {
+            assert!(tree.opaque);
+        }
+        let rest = format!(
+            "{:?}{:?}{:?}{:?}{}",
+            jail.links, jail.files, jail.environment, jail.arguments, jail.program
+        );
+        assert!(!rest.contains("ada"), "{rest}");
+    }
+}

@@ -1,0 +1,266 @@
+//! The MCP front door: parse, call the service, render. No logic.
+//!
+//! One service speaks to clients of 2025-06-18 and 2025-11-25, which begin with `initialize`, and
+//! of 2026-07-28, which do not; `rmcp` tells them apart. Standard output carries only protocol.
+
+use std::{sync::Arc, time::Duration};
+
+use rmcp::{
+    ErrorData, RoleServer, ServerHandler, ServiceExt,
+    model::{
+        CallToolRequestParams, CallToolResponse, CallToolResult, CustomRequest, CustomResult,
+        ErrorCode, Implementation, ListResourceTemplatesResult, ListResourcesResult,
+        ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse,
+        ServerCapabilities, ServerConfig,
+    },
+    service::{RequestContext, ServerInitializeError},
+};
+use serde_json::Value;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    signal::unix::{SignalKind, signal},
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+
+mod progress;
+mod render;
+mod resources;
+mod tool;
+mod transport;
+
+pub use transport::MAX_LINE_BYTES;
+
+use crate::service::{ExecuteRequest, ExecuteResponse, Service, ServiceError};
+use progress::NewestLine;
+
+/// How long a list of tools waits for upstreams that are still starting. A client asks for it
+/// while it starts, and its user waits.
+const CATALOGUE_PATIENCE: Duration = Duration::from_millis(300);
+
+/// What a client may tell its model about the server as a whole.
+const INSTRUCTIONS: &str = "\
+MCP-Forge runs Python in a sealed sandbox. Prefer one execute_python call that calls several tools, filters their \
+answers and returns a small result over many single tool calls whose answers all pass through the conversation. \
+The resource mcp://forge/tools/available lists the tools that code can call, mcp://forge/tools/{tool_name}/schema \
+describes one, and mcp://forge/environment/info lists the installed packages.";
+
+/// Serving ended otherwise than by the client's goodbye. Everything that ran has been ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The client's first message was none that MCP begins with.
+    #[error("the client did not begin as an MCP client does: {0}")]
+    Handshake(Box<ServerInitializeError>),
+    /// The signals that end the server could not be watched.
+    #[error("signals cannot be watched: {0}")]
+    Signals(#[from] std::io::Error),
+    /// The task that serves the connection failed.
+    #[error("serving the connection failed: {0}")]
+    Task(#[from] tokio::task::JoinError),
+}
+
+/// Serves one client on standard input and output until it hangs up or a signal ends the server.
+/// By then every turn is killed and every upstream stopped.
+///
+/// # Errors
+///
+/// [`ServeError`].
+pub async fn serve_stdio(service: Arc<Service>) -> Result<(), ServeError> {
+    let (reader, writer) = rmcp::transport::io::stdio_pipes();
+    let stop = CancellationToken::new();
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let watched = stop.clone();
+    let watcher = tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        watched.cancel();
+    });
+    let served = serve(service, reader, writer, stop).await;
+    watcher.abort();
+    served
+}
+
+/// Serves one client on any pair of byte streams until it hangs up or `stop` is cancelled.
+///
+/// # Errors
+///
+/// [`ServeError`].
+pub async fn serve(
+    service: Arc<Service>,
+    reader: impl AsyncRead + Send + Unpin + 'static,
+    writer: impl AsyncWrite + Send + Unpin + 'static,
+    stop: CancellationToken,
+) -> Result<(), ServeError> {
+    service.start();
+    let client = Client {
+        service: Arc::clone(&service),
+    };
+    // The client's end cancels `stop`, and that cancels every request that still runs: nobody
+    // waits for their answers.
+    let lines = transport::Lines::new(reader, writer, stop.clone());
+    let served = match Box::pin(client.serve_with_ct(lines, stop.clone())).await {
+        Ok(running) => running
+            .waiting()
+            .await
+            .map(|_| ())
+            .map_err(ServeError::from),
+        // A client that leaves before it began, or a signal: nothing was served, nothing is wrong.
+        Err(ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::Cancelled) => {
+            Ok(())
+        }
+        Err(error) => Err(ServeError::Handshake(Box::new(error))),
+    };
+    stop.cancel();
+    service.shutdown().await;
+    served
+}
+
+/// The other end of one connection.
+#[derive(Debug)]
+struct Client {
+    service: Arc<Service>,
+}
+
+impl ServerHandler for Client {
+    fn get_info(&self) -> ServerConfig {
+        let capabilities = ServerCapabilities::builder()
+            .enable_tools()
+            .enable_resources()
+            .build();
+        ServerConfig::new(capabilities)
+            .with_server_info(
+                Implementation::new("mcp-forge", env!("CARGO_PKG_VERSION"))
+                    .with_title("MCP-Forge")
+                    .with_description(env!("CARGO_PKG_DESCRIPTION")),
+            )
+            .with_instructions(INSTRUCTIONS)
+    }
+
+    async fn list_tools(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let tools = timeout(CATALOGUE_PATIENCE, self.service.tools())
+            .await
+            .unwrap_or_default();
+        Ok(ListToolsResult::with_all_items(vec![tool::execute_python(
+            self.service.config(),
+            &tools,
+        )]))
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        if request.name != tool::EXECUTE_PYTHON {
+            let name: String = request.name.chars().take(64).collect();
+            let message = format!(
+                "Unknown tool `{name}`; this server has `{}`.",
+                tool::EXECUTE_PYTHON
+            );
+            return Err(ErrorData::invalid_params(message, None));
+        }
+        let parsed = ExecuteRequest::from_json(request.arguments.unwrap_or_default());
+        let answered = match parsed {
+            Ok(request) => self.execute(request, context).await,
+            Err(error) => Some(Err(error)),
+        };
+        let result: CallToolResult = match answered {
+            Some(Ok(response)) => render::render(response),
+            Some(Err(error)) => render::refuse(&error),
+            None => render::refuse(&"the call was cancelled"),
+        };
+        Ok(result.into())
+    }
+
+    async fn list_resources(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        Ok(ListResourcesResult::with_all_items(resources::list()))
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        Ok(ListResourceTemplatesResult::with_all_items(
+            resources::templates(),
+        ))
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        tokio::select! {
+            read = resources::read(&self.service, &request.uri) => Ok(read?.into()),
+            () = context.ct.cancelled() => Err(ErrorData::internal_error("The reading was cancelled.", None)),
+        }
+    }
+
+    /// Reached by methods that nobody knows, and by known ones whose parameters have a wrong shape.
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        Err(explain_shape(&request))
+    }
+}
+
+impl Client {
+    /// Runs code until its end, or `None` when nobody waits for it any more: dropping the
+    /// execution kills its sandbox.
+    async fn execute(
+        &self,
+        request: ExecuteRequest,
+        context: RequestContext<RoleServer>,
+    ) -> Option<Result<ExecuteResponse, ServiceError>> {
+        let (mut observer, newest) = NewestLine::new();
+        let work = Box::pin(self.service.execute(request, &mut observer));
+        let told = async {
+            match context.meta.get_progress_token() {
+                Some(token) => progress::report(&context.peer, token, newest, work).await,
+                None => work.await,
+            }
+        };
+        tokio::select! {
+            ended = told => Some(ended),
+            () = context.ct.cancelled() => None,
+        }
+    }
+}
+
+fn explain_shape(request: &CustomRequest) -> ErrorData {
+    let parameter = |name: &str| request.params.as_ref().and_then(|params| params.get(name));
+    let message = match request.method.as_str() {
+        "tools/call" if !parameter("name").is_some_and(Value::is_string) => {
+            "`params.name` must be the tool's name, a string."
+        }
+        "tools/call" => "`params.arguments` must be an object, for example {\"code\": \"1 + 1\"}.",
+        "resources/read" => "`params.uri` must be the resource's address, a string.",
+        "initialize" => "`params` must have `protocolVersion`, `capabilities` and `clientInfo`.",
+        "tools/list" | "resources/list" | "resources/templates/list" => {
+            "`params` must be an object or left out."
+        }
+        method => {
+            let method: String = method.chars().take(64).collect();
+            return ErrorData::new(
+                ErrorCode::METHOD_NOT_FOUND,
+                format!("There is no method `{method}`."),
+                None,
+            );
+        }
+    };
+    ErrorData::invalid_params(message, None)
+}

@@ -1,0 +1,172 @@
+//! Progress of a running turn: clients give up after a minute of silence, so there is none.
+
+use std::time::Duration;
+
+use rmcp::{
+    RoleServer,
+    model::{ProgressNotificationParam, ProgressToken},
+    service::Peer,
+};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until, timeout},
+};
+
+use crate::turn::{Observer, Stream};
+
+/// Longest silence. Clients time out after 60 s.
+const EVERY: Duration = Duration::from_secs(8);
+
+/// Shortest time between two notifications.
+const AT_MOST_EVERY: Duration = Duration::from_millis(500);
+
+/// How long the last notification may hold up the answer, for a client that reads slowly.
+const LAST_SEND: Duration = Duration::from_secs(1);
+
+/// Characters of output in a notification.
+const MAX_LINE_CHARS: usize = 200;
+
+/// Hears a turn's output and keeps the newest line of it.
+#[derive(Debug)]
+pub(super) struct NewestLine {
+    /// The end of the output so far: a line that may still grow, or the last whole one.
+    line: String,
+    ended: bool,
+    newest: watch::Sender<String>,
+}
+
+impl NewestLine {
+    pub(super) fn new() -> (Self, watch::Receiver<String>) {
+        let (newest, receiver) = watch::channel(String::new());
+        (
+            Self {
+                line: String::new(),
+                ended: true,
+                newest,
+            },
+            receiver,
+        )
+    }
+}
+
+impl Observer for NewestLine {
+    fn output(&mut self, _: Stream, text: &str) {
+        for piece in text.split_inclusive('\n') {
+            let content = piece.trim_end_matches(['\n', '\r']);
+            if self.ended && !content.is_empty() {
+                self.line.clear();
+            }
+            let room = MAX_LINE_CHARS.saturating_sub(self.line.chars().count());
+            self.line.extend(content.chars().take(room));
+            self.ended = piece.ends_with('\n');
+        }
+        self.newest.send_replace(self.line.clone());
+    }
+}
+
+/// Runs work while telling the client how it goes: at once, then on output, at least every few
+/// seconds. Never after the work has ended, since then its answer is on the way.
+pub(super) async fn report<T>(
+    peer: &Peer<RoleServer>,
+    token: ProgressToken,
+    mut newest: watch::Receiver<String>,
+    work: impl Future<Output = T>,
+) -> T {
+    let started = Instant::now();
+    let mut work = std::pin::pin!(work);
+    let mut sending = Some(Box::pin(notify(
+        peer,
+        token.clone(),
+        Duration::ZERO,
+        String::new(),
+    )));
+    let mut last = started;
+    let mut output_ended = false;
+    let ended = loop {
+        // The send is polled beside the work, never instead of it: a client that does not read
+        // must not stop the turn's clock.
+        tokio::select! {
+            ended = &mut work => break ended,
+            () = async { match &mut sending { Some(send) => send.await, None => std::future::pending().await } } => {
+                sending = None;
+            }
+            () = due(&mut newest, &mut output_ended, last), if sending.is_none() => {
+                last = Instant::now();
+                let line = newest.borrow_and_update().clone();
+                sending = Some(Box::pin(notify(peer, token.clone(), last - started, line)));
+            }
+        }
+    };
+    if let Some(send) = sending {
+        let _ = timeout(LAST_SEND, send).await;
+    }
+    ended
+}
+
+/// Waits until the next notification is due: on output, but not too often; without, not too late.
+async fn due(newest: &mut watch::Receiver<String>, output_ended: &mut bool, last: Instant) {
+    tokio::select! {
+        () = sleep_until(last + EVERY) => {}
+        changed = newest.changed(), if !*output_ended => {
+            *output_ended = changed.is_err();
+            let next = if changed.is_ok() { last + AT_MOST_EVERY } else { last + EVERY };
+            sleep_until(next).await;
+        }
+    }
+}
+
+async fn notify(peer: &Peer<RoleServer>, token: ProgressToken, elapsed: Duration, line: String) {
+    let seconds = elapsed.as_secs_f64();
+    let message = if line.is_empty() {
+        format!("{seconds:.0} s, no output yet")
+    } else {
+        format!("{seconds:.0} s: {}", printable(&line))
+    };
+    // A client that is gone is noticed where its requests are read.
+    let _ = peer
+        .notify_progress(ProgressNotificationParam::new(token, seconds).with_message(message))
+        .await;
+}
+
+/// One line of untrusted output for a terminal: nothing that moves a cursor, sets a colour or
+/// turns the direction of the text.
+fn printable(line: &str) -> String {
+    line.chars()
+        .flat_map(|char| {
+            let plain = !char.is_control() && !matches!(char, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+            let escaped = (!plain).then(|| char.escape_default());
+            plain.then_some(char).into_iter().chain(escaped.into_iter().flatten())
+        })
+        .take(MAX_LINE_CHARS)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn newest_of(pieces: &[&str]) -> String {
+        let (mut observer, receiver) = NewestLine::new();
+        for piece in pieces {
+            observer.output(Stream::Stdout, piece);
+        }
+        receiver.borrow().clone()
+    }
+
+    #[test]
+    fn the_newest_line_is_the_last_that_says_something() {
+        assert_eq!(newest_of(&["one\ntwo\n"]), "two");
+        assert_eq!(newest_of(&["one\n", "tw", "o"]), "two");
+        assert_eq!(newest_of(&["one\n\n\n"]), "one");
+        assert_eq!(newest_of(&["one\r\ntwo\r\n", "\n"]), "two");
+        assert_eq!(newest_of(&[&"x".repeat(100_000)]).len(), MAX_LINE_CHARS);
+    }
+
+    #[test]
+    fn nothing_in_a_line_controls_a_terminal() {
+        assert_eq!(
+            printable("a\u{1b}[31mred\u{7}\u{202e}b"),
+            "a\\u{1b}[31mred\\u{7}\\u{202e}b"
+        );
+    }
+}

@@ -1,0 +1,101 @@
+//! The runner's source, carried inside this binary: the sandbox gets it as read-only files.
+
+/// Starts the runner on descriptor 3, from the directory where the engine puts [`FILES`].
+pub const BOOTSTRAP: &str = "\
+import sys
+sys.path.insert(0, '/opt/mcp-forge')
+from mcp_forge_runner.__main__ import main
+main(3)";
+
+/// The value of `MPLBACKEND`: a backend whose `show()` sends figures to the server.
+pub const MATPLOTLIB_BACKEND: &str = "module://mcp_forge_runner.backend";
+
+/// Each file's path below the runner's directory, and its content.
+pub const FILES: &[(&str, &str)] = &[
+    (
+        "mcp_forge_runner/__init__.py",
+        include_str!("../../../../runner/mcp_forge_runner/__init__.py"),
+    ),
+    (
+        "mcp_forge_runner/__main__.py",
+        include_str!("../../../../runner/mcp_forge_runner/__main__.py"),
+    ),
+    (
+        "mcp_forge_runner/arguments.py",
+        include_str!("../../../../runner/mcp_forge_runner/arguments.py"),
+    ),
+    (
+        "mcp_forge_runner/awaiting.py",
+        include_str!("../../../../runner/mcp_forge_runner/awaiting.py"),
+    ),
+    (
+        "mcp_forge_runner/channel.py",
+        include_str!("../../../../runner/mcp_forge_runner/channel.py"),
+    ),
+    (
+        "mcp_forge_runner/displays.py",
+        include_str!("../../../../runner/mcp_forge_runner/displays.py"),
+    ),
+    (
+        "mcp_forge_runner/execution.py",
+        include_str!("../../../../runner/mcp_forge_runner/execution.py"),
+    ),
+    (
+        "mcp_forge_runner/foreign.py",
+        include_str!("../../../../runner/mcp_forge_runner/foreign.py"),
+    ),
+    (
+        "mcp_forge_runner/hooks.py",
+        include_str!("../../../../runner/mcp_forge_runner/hooks.py"),
+    ),
+    (
+        "mcp_forge_runner/media.py",
+        include_str!("../../../../runner/mcp_forge_runner/media.py"),
+    ),
+    (
+        "mcp_forge_runner/offered.py",
+        include_str!("../../../../runner/mcp_forge_runner/offered.py"),
+    ),
+    (
+        "mcp_forge_runner/originals.py",
+        include_str!("../../../../runner/mcp_forge_runner/originals.py"),
+    ),
+    (
+        "mcp_forge_runner/reprs.py",
+        include_str!("../../../../runner/mcp_forge_runner/reprs.py"),
+    ),
+    (
+        "mcp_forge_runner/tools.py",
+        include_str!("../../../../runner/mcp_forge_runner/tools.py"),
+    ),
+    (
+        "mcp_forge_runner/tracebacks.py",
+        include_str!("../../../../runner/mcp_forge_runner/tracebacks.py"),
+    ),
+    (
+        "mcp_forge_runner/values.py",
+        include_str!("../../../../runner/mcp_forge_runner/values.py"),
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_of_the_runner_is_carried() {
+        let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../runner/mcp_forge_runner");
+        let mut names: Vec<String> = std::fs::read_dir(directory)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.extension().is_some_and(|extension| extension == "py"))
+            .map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
+            .map(|name| format!("mcp_forge_runner/{name}"))
+            .collect();
+        names.sort();
+        assert_eq!(
+            FILES.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
+            names
+        );
+    }
+}

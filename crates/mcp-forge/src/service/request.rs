@@ -1,0 +1,484 @@
+//! What a caller may ask for, and the checks that every request passes before anything happens.
+//!
+//! Every refusal is one sentence with the field, the value and the fix: a model reads it and
+//! repairs its next call.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
+
+use super::ServiceError;
+use crate::{
+    config::{
+        Config, nearest,
+        size::{duration_from_seconds, parse_bytes, show_size},
+    },
+    limits::Limits,
+};
+
+/// Largest `code`, in bytes. Python compiles far less than this in a useful time.
+pub const MAX_CODE_BYTES: usize = 1 << 20;
+
+/// Most names in `mcp_tools`.
+const MAX_TOOLS: usize = 512;
+
+/// Shortest `timeout`.
+const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
+
+/// Longest value that a refusal repeats, in characters.
+const MAX_QUOTED_CHARS: usize = 60;
+
+/// A request to run code: the parameters of the MCP tool `execute_python`, of `mcp-forge run`,
+/// and later of the REST body.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ExecuteRequest {
+    /// Python source, at most 1 MiB. The value of the last expression is the result; top-level `await` works.
+    pub code: String,
+    /// Names of the tools the code may call as functions, as listed by `mcp://forge/tools/available`. Default: none.
+    #[serde(default)]
+    pub mcp_tools: Option<Vec<String>>,
+    /// Names a session whose variables persist between calls. Not available yet: leave it out.
+    #[serde(default)]
+    pub session_id: Option<String>,
+    /// `simple`: a fresh sandbox for this call. `jupyter`, a session, is not available yet.
+    #[serde(default)]
+    pub backend: Option<String>,
+    /// Seconds the code may run, tool calls included.
+    #[serde(default)]
+    pub timeout: Option<f64>,
+    /// Directories to mount. Not available yet: leave it out.
+    #[serde(default)]
+    pub volumes: Option<Map<String, Value>>,
+    /// Name of a custom environment to run in. Not available yet: leave it out.
+    #[serde(default)]
+    pub custom_image: Option<String>,
+    /// Name of a template environment to run in. Only `default` is available yet.
+    #[serde(default)]
+    pub environment: Option<String>,
+    /// Limits other than the defaults.
+    #[serde(default)]
+    pub limits: Option<LimitsRequest>,
+}
+
+/// Limits a request asks for, each up to the operator's maximum.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LimitsRequest {
+    /// Memory of all processes and files together, for example `512m` or `2g`.
+    #[serde(default)]
+    pub memory: Option<String>,
+    /// Microseconds of CPU time per 100 ms; 100000 is one core.
+    #[serde(default)]
+    pub cpu_quota: Option<u64>,
+    /// Processes and threads alive at once.
+    #[serde(default)]
+    pub pids: Option<u64>,
+    /// Space in `/workspace` and `/tmp`, for example `1g`.
+    #[serde(default)]
+    pub storage: Option<String>,
+}
+
+impl ExecuteRequest {
+    /// Reads a request from JSON. Says more than a derived parser would: which parameter,
+    /// what was found there, what belongs there, and which known name an unknown one resembles.
+    ///
+    /// # Errors
+    ///
+    /// [`ServiceError::Rejected`]; nothing has happened.
+    pub fn from_json(parameters: Map<String, Value>) -> Result<Self, ServiceError> {
+        let mut fields = Fields {
+            prefix: "",
+            rest: parameters,
+        };
+        let request = Self {
+            code: fields
+                .take("code", "a string of Python source")?
+                .ok_or_else(|| {
+                    rejected(
+                        "code",
+                        "`code` is missing; pass the Python source to run as a string.",
+                    )
+                })?,
+            mcp_tools: fields.take(
+                "mcp_tools",
+                "a list of tool names, for example [\"github_search_repos\"]",
+            )?,
+            session_id: fields.take("session_id", "a string")?,
+            backend: fields.take("backend", "the string \"simple\"")?,
+            timeout: fields.take("timeout", "a number of seconds, for example 30")?,
+            volumes: fields.take("volumes", "an object")?,
+            custom_image: fields.take("custom_image", "a string")?,
+            environment: fields.take("environment", "a string")?,
+            limits: fields
+                .take("limits", "an object, for example {\"memory\": \"1g\"}")?
+                .map(LimitsRequest::from_json)
+                .transpose()?,
+        };
+        fields.finish(
+            "parameter",
+            &[
+                "code",
+                "mcp_tools",
+                "session_id",
+                "backend",
+                "timeout",
+                "volumes",
+                "custom_image",
+                "environment",
+                "limits",
+            ],
+        )?;
+        Ok(request)
+    }
+}
+
+impl LimitsRequest {
+    fn from_json(parameters: Map<String, Value>) -> Result<Self, ServiceError> {
+        let mut fields = Fields {
+            prefix: "limits.",
+            rest: parameters,
+        };
+        let request = Self {
+            memory: fields.take("memory", "a size as a string, for example \"512m\"")?,
+            cpu_quota: fields.take(
+                "cpu_quota",
+                "a whole number of microseconds per 100 ms, for example 50000",
+            )?,
+            pids: fields.take("pids", "a whole number of processes, for example 64")?,
+            storage: fields.take("storage", "a size as a string, for example \"1g\"")?,
+        };
+        fields.finish("limit", &["memory", "cpu_quota", "pids", "storage"])?;
+        Ok(request)
+    }
+}
+
+/// A request that passed every check: what will run, in typed form.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Checked {
+    pub(super) code: String,
+    pub(super) tools: Vec<String>,
+    pub(super) limits: Limits,
+}
+
+/// Checks every field of a request against the configuration. Pure: nothing has happened yet.
+pub(super) fn check(request: ExecuteRequest, config: &Config) -> Result<Checked, ServiceError> {
+    refuse_what_is_not_available(&request)?;
+    check_code(&request.code)?;
+    let tools = check_tools(request.mcp_tools.unwrap_or_default())?;
+    let limits = check_limits(request.timeout, &request.limits.unwrap_or_default(), config)?;
+    Ok(Checked {
+        code: request.code,
+        tools,
+        limits,
+    })
+}
+
+/// Parameters of later features are refused, never ignored: ignoring one would run the code
+/// somewhere else than the caller believes.
+fn refuse_what_is_not_available(request: &ExecuteRequest) -> Result<(), ServiceError> {
+    if request.session_id.is_some() {
+        return Err(not_yet(
+            "session_id",
+            "sessions are not available yet. Leave it out and do all the work in one call; variables do not persist between calls.",
+        ));
+    }
+    match request.backend.as_deref() {
+        None | Some("simple") => {}
+        Some("jupyter") => {
+            return Err(not_yet(
+                "backend",
+                "\"jupyter\" is not available yet. Leave it out or pass \"simple\", which runs the code in a fresh sandbox.",
+            ));
+        }
+        Some(other) => {
+            return Err(rejected(
+                "backend",
+                format!(
+                    "`backend` is {}; the only one here is \"simple\".",
+                    quote(other)
+                ),
+            ));
+        }
+    }
+    if request.volumes.is_some() {
+        return Err(not_yet(
+            "volumes",
+            "volumes are not available yet. Leave it out; read files through a tool, and write scratch files to /workspace.",
+        ));
+    }
+    if request.custom_image.is_some() {
+        return Err(not_yet(
+            "custom_image",
+            "custom environments are not available yet. Leave it out; `mcp://forge/environment/info` lists the packages that are installed.",
+        ));
+    }
+    match request.environment.as_deref() {
+        None | Some("default") => Ok(()),
+        Some(_) => Err(not_yet(
+            "environment",
+            "template environments are not available yet. Leave it out; `mcp://forge/environment/info` lists the packages that are installed.",
+        )),
+    }
+}
+
+fn check_code(code: &str) -> Result<(), ServiceError> {
+    if code.len() > MAX_CODE_BYTES {
+        return Err(rejected(
+            "code",
+            format!(
+                "`code` has {} bytes, more than the maximum of {MAX_CODE_BYTES}; let the code read its data through a tool instead of carrying it.",
+                code.len()
+            ),
+        ));
+    }
+    if let Some(position) = code.find('\0') {
+        let line = code[..position].matches('\n').count() + 1;
+        return Err(rejected(
+            "code",
+            format!(
+                "`code` holds a NUL character on line {line}, which Python source cannot; remove it, or write it as the escape \\x00 in a string."
+            ),
+        ));
+    }
+    Ok(())
+}
+
+fn check_tools(tools: Vec<String>) -> Result<Vec<String>, ServiceError> {
+    if tools.len() > MAX_TOOLS {
+        return Err(rejected(
+            "mcp_tools",
+            format!(
+                "`mcp_tools` names {} tools, more than the maximum of {MAX_TOOLS}; name only those that the code calls.",
+                tools.len()
+            ),
+        ));
+    }
+    let mut unique: Vec<String> = Vec::with_capacity(tools.len());
+    for tool in tools {
+        if !unique.contains(&tool) {
+            unique.push(tool);
+        }
+    }
+    Ok(unique)
+}
+
+fn check_limits(
+    timeout: Option<f64>,
+    asked: &LimitsRequest,
+    config: &Config,
+) -> Result<Limits, ServiceError> {
+    let (default, max) = (&config.default_limits, &config.max_limits);
+    Ok(Limits {
+        timeout: timeout.map_or(Ok(default.timeout), |seconds| {
+            check_timeout(seconds, max.timeout)
+        })?,
+        memory_bytes: check_size(
+            "limits.memory",
+            asked.memory.as_deref(),
+            default.memory_bytes,
+            max.memory_bytes,
+        )?,
+        cpu_quota_us: check_number(
+            "limits.cpu_quota",
+            asked.cpu_quota,
+            "microseconds",
+            default.cpu_quota_us,
+            max.cpu_quota_us,
+        )?,
+        pids: check_number(
+            "limits.pids",
+            asked.pids,
+            "processes",
+            default.pids,
+            max.pids,
+        )?,
+        storage_bytes: check_size(
+            "limits.storage",
+            asked.storage.as_deref(),
+            default.storage_bytes,
+            max.storage_bytes,
+        )?,
+    })
+}
+
+fn check_timeout(seconds: f64, max: Duration) -> Result<Duration, ServiceError> {
+    let most = max.as_secs_f64();
+    if seconds > most {
+        return Err(rejected(
+            "timeout",
+            format!(
+                "`timeout` is {seconds} s, above the maximum of {most} s here; ask for at most that and split the work."
+            ),
+        ));
+    }
+    // Zero, less, NaN, and what rounds to no time at all.
+    duration_from_seconds(seconds)
+        .filter(|timeout| *timeout >= SHORTEST_TIMEOUT)
+        .ok_or_else(|| {
+            rejected(
+                "timeout",
+                format!("`timeout` is {seconds}; pass a number of seconds from 0.001 to {most}."),
+            )
+        })
+}
+
+fn check_number(
+    field: &str,
+    asked: Option<u64>,
+    unit: &str,
+    default: u64,
+    max: u64,
+) -> Result<u64, ServiceError> {
+    match asked {
+        None => Ok(default),
+        Some(0) => Err(rejected(
+            field,
+            format!("`{field}` is 0; pass a number of {unit} from 1 to {max}."),
+        )),
+        Some(number) if number > max => Err(rejected(
+            field,
+            format!(
+                "`{field}` is {number} {unit}, above the maximum of {max} here; ask for at most that."
+            ),
+        )),
+        Some(number) => Ok(number),
+    }
+}
+
+fn check_size(
+    field: &str,
+    asked: Option<&str>,
+    default: u64,
+    max: u64,
+) -> Result<u64, ServiceError> {
+    let Some(text) = asked else {
+        return Ok(default);
+    };
+    let bytes = parse_bytes(text).map_err(|error| {
+        rejected(
+            field,
+            format!(
+                "`{field}` is {}, {error}; pass a size such as \"512m\" or \"2g\".",
+                quote(text)
+            ),
+        )
+    })?;
+    if bytes == 0 {
+        return Err(rejected(
+            field,
+            format!(
+                "`{field}` is {}; pass a size from 1 byte to {}.",
+                quote(text),
+                show_size(max)
+            ),
+        ));
+    }
+    if bytes > max {
+        return Err(rejected(
+            field,
+            format!(
+                "`{field}` is {} ({bytes} bytes), above the maximum of {} ({max} bytes) here; ask for at most that.",
+                quote(text),
+                show_size(max)
+            ),
+        ));
+    }
+    Ok(bytes)
+}
+
+/// The parameters not yet read.
+struct Fields {
+    prefix: &'static str,
+    rest: Map<String, Value>,
+}
+
+impl Fields {
+    /// Takes one parameter; absent and `null` are the same.
+    fn take<T: DeserializeOwned>(
+        &mut self,
+        name: &str,
+        expected: &str,
+    ) -> Result<Option<T>, ServiceError> {
+        match self.rest.remove(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => T::deserialize(&value).map(Some).map_err(|_| {
+                let path = format!("{}{name}", self.prefix);
+                let message = format!("`{path}` is {}; pass {expected}.", describe(&value));
+                rejected(&path, message)
+            }),
+        }
+    }
+
+    /// Refuses what is left.
+    fn finish(self, kind: &str, known: &[&str]) -> Result<(), ServiceError> {
+        let Some(name) = self.rest.keys().next() else {
+            return Ok(());
+        };
+        let begun = || {
+            known
+                .iter()
+                .copied()
+                .find(|known| known.starts_with(name.as_str()))
+        };
+        let likely = nearest(name, known.iter().copied())
+            .or_else(begun)
+            .map(|likely| format!(" Did you mean `{}{likely}`?", self.prefix))
+            .unwrap_or_default();
+        let path = format!("{}{}", self.prefix, clip(name));
+        let message = format!(
+            "Unknown {kind} `{path}`.{likely} Known: {}.",
+            known.join(", ")
+        );
+        Err(rejected(&path, message))
+    }
+}
+
+/// What was found where something else belongs, without repeating a large value.
+fn describe(value: &Value) -> String {
+    match value {
+        Value::Null => "null".to_owned(),
+        Value::Bool(flag) => format!("the boolean {flag}"),
+        Value::Number(number) => format!("the number {number}"),
+        Value::String(text) => format!("the string {}", quote(text)),
+        Value::Array(items) => match items.iter().find(|item| !item.is_string()) {
+            Some(item) => format!("a list that holds {}", describe(item)),
+            None => "a list".to_owned(),
+        },
+        Value::Object(_) => "an object".to_owned(),
+    }
+}
+
+/// Text from the caller in quotes, escaped and short.
+fn quote(text: &str) -> String {
+    format!("\"{}\"", clip(text))
+}
+
+fn clip(text: &str) -> String {
+    let mut chars = text.chars();
+    let mut short: String = chars
+        .by_ref()
+        .take(MAX_QUOTED_CHARS)
+        .flat_map(char::escape_debug)
+        .collect();
+    if chars.next().is_some() {
+        short.push('…');
+    }
+    short
+}
+
+fn rejected(field: &str, message: impl Into<String>) -> ServiceError {
+    ServiceError::Rejected {
+        field: field.to_owned(),
+        message: message.into(),
+    }
+}
+
+fn not_yet(field: &'static str, what_to_do: &str) -> ServiceError {
+    ServiceError::NotAvailableYet {
+        field,
+        message: format!("`{field}`: {what_to_do}"),
+    }
+}

@@ -1,0 +1,301 @@
+"""One turn: compiles the user's code, runs it as `__main__`, and reports how it ended."""
+
+from .originals import BUILTINS as __builtins__
+
+import builtins
+import os
+import sys
+from posix import _exit
+from sys import setprofile, settrace
+
+from . import hooks, originals, values
+from .channel import Closed, TooLarge, encode
+from .reprs import bounded_repr, class_name, safe_str
+
+FILENAME = "<execution>"
+CO_COROUTINE = 0x80
+# CPython's own flags, which `ast` would give by name, but slowly.
+ONLY_AST, TOP_LEVEL_AWAIT = 0x400, 0x2000
+FUTURE_FLAGS = 0x1FFF << 17
+
+# The frame must hold the whole report, whatever the caps say.
+MAX_RESULT_BYTES = 8 << 20
+MAX_REPR_CHARS = 256 << 10
+LAST_RESORT = encode(
+    {
+        "type": "done",
+        "error": {
+            "type": "RuntimeError",
+            "message": "the runner could not report how the code ended",
+            "traceback": "RuntimeError: the runner could not report how the code ended\n",
+        },
+    }
+)
+
+class_of_module = type(sys)
+standard_streams = [stream for stream in (sys.stdout, sys.stderr) if stream is not None]
+
+
+def run_turn(channel, request: dict) -> None:
+    """Runs an `execute` request and sends its `done`. In a forked child it does not return."""
+    originals.allow_interrupt()
+    turn = Turn(channel, request)
+    problem, value = None, None
+    try:
+        try:
+            value = turn.execute()
+        finally:
+            # At once, before any call: a tracer would see, and could break, all that follows.
+            settrace(None)
+            setprofile(None)
+    except BaseException as caught:
+        problem = caught
+    originals.settle()
+    if not channel.in_owner():
+        leave_child(problem, turn)
+    payload = LAST_RESORT
+    try:
+        payload = turn.report(problem, value)
+    except BaseException:
+        originals.settle()
+    flush_streams()
+    originals.settle()
+    try:
+        channel.send_encoded(payload, last=True)
+    except (OSError, Closed):
+        # User code closed or replaced the connection; the server sees the process end.
+        _exit(71)
+
+
+class Turn:
+    """The state of one turn."""
+
+    def __init__(self, channel, request: dict) -> None:
+        caps = request["caps"]
+        self.channel = channel
+        self.stubs = request["tools"]
+        self.code = request["code"]
+        self.result_bytes = min(caps["result_bytes"], MAX_RESULT_BYTES)
+        self.repr_chars = min(caps["repr_chars"], MAX_REPR_CHARS)
+        self.display_caps = caps["display_bytes"], caps["displays"]
+        self.lines = []
+        self.displays = None
+        self.truncated = {}
+
+    def execute(self):
+        """Runs the code; the value of its last expression, or whatever it raises."""
+        source = normalize(self.code)
+        self.lines = [line + "\n" for line in source.split("\n")]
+        codes, has_value = compile_source(source)
+        module = self.make_module()
+        value = None
+        if any(code.co_flags & CO_COROUTINE for code in codes):
+            from . import awaiting
+
+            value = awaiting.run(codes, module.__dict__)
+        else:
+            for code in codes:
+                value = eval(code, module.__dict__)
+        return value if has_value else None
+
+    def make_module(self):
+        """A fresh `__main__`, with the tools, `ToolError` and `display` in it."""
+        from .offered import offer
+
+        module = class_of_module("__main__")
+        module.__builtins__ = builtins
+        module.__dict__.update(offer(self.stubs, self.channel, self.make_display()))
+        sys.modules["__main__"] = module
+        hooks.adjust_after_import(
+            {
+                "linecache": self.adjust_linecache,
+                "multiprocessing.spawn": self.adjust_spawn,
+                "matplotlib.pyplot": lambda pyplot: self.get_displays().adjust_pyplot(pyplot),
+                "IPython.core.display_functions": lambda m: self.get_displays().adjust_ipython(m),
+            }
+        )
+        return module
+
+    def make_display(self):
+        """The function `display`, which loads what it needs when it is first called."""
+
+        def display(*objects, **options):
+            """Shows objects to the caller: images, HTML, Markdown and more, with a plain text.
+
+            Works as `IPython.display.display`; with `raw=True` an object is a MIME bundle itself.
+            """
+            self.get_displays().display(*objects, **options)
+
+        display.__module__, display.__qualname__ = "mcp_forge", "display"
+        return display
+
+    def get_displays(self):
+        if self.displays is None:
+            from .displays import Displays
+
+            self.displays = Displays(self.channel, *self.display_caps)
+        return self.displays
+
+    def adjust_linecache(self, module) -> None:
+        """Whoever formats a traceback finds the code's lines."""
+        from .tracebacks import register_source
+
+        register_source(module, FILENAME, self.lines)
+
+    def adjust_spawn(self, module) -> None:
+        """Children of `multiprocessing` that are not forked import `__main__` from a file.
+
+        Only now is there one: notebooks have no `__file__` either, and nobody else needs it.
+        """
+        path = os.path.join(os.environ.get("TMPDIR", "/tmp"), f".execution-{os.getpid()}.py")
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            file.write("".join(self.lines))
+        sys.modules["__main__"].__file__ = path
+
+    def report(self, problem, value) -> bytes:
+        """The `done` message. Calls the value's own methods, so anything may happen in it."""
+        done = {"type": "done"}
+        with originals.Lent():
+            self.show_figures()
+            if problem is not None:
+                done["error"] = self.describe(problem)
+            elif value is not None:
+                self.describe_result(value, done)
+            if self.displays is not None:
+                self.displays.finish()
+                self.note("displays", self.displays.left_out)
+        return self.encode_done(done)
+
+    def show_figures(self) -> None:
+        """Figures that are still open are displayed, as in a notebook."""
+        if sys.modules.get("matplotlib.pyplot") is None:
+            return
+        try:
+            self.get_displays().flush_figures()
+        except BaseException:
+            # A figure that cannot be drawn: its `savefig` would have told the user why.
+            originals.settle()
+
+    def describe(self, problem) -> dict:
+        try:
+            from .tracebacks import describe
+
+            error, left_out = describe(problem, FILENAME, self.lines, self.repr_chars)
+            self.note("traceback", left_out)
+            return error
+        except BaseException:
+            originals.settle()
+            name, message = class_name(type(problem)), safe_str(problem)[:1000]
+            return {"type": name, "message": message, "traceback": f"{name}: {message}\n"}
+
+    def describe_result(self, value, done: dict) -> None:
+        """The value in its three forms: as JSON, as `repr`, and as MIME bundle if it has one."""
+        if type(value) not in (str, int, float, bool, list, dict, tuple):
+            done["result_display"] = self.get_displays().result_bundle(value)
+            if done["result_display"] is None:
+                del done["result_display"]
+            originals.settle()
+        done["result"], left_out = values.to_json(value, self.result_bytes)
+        self.note("result", left_out)
+        originals.settle()
+        done["result_repr"], left_out = bounded_repr(value, self.repr_chars)
+        self.note("result_repr", left_out)
+
+    def note(self, field: str, left_out: int) -> None:
+        """Remembers how much of a field was left out."""
+        if left_out > 0:
+            self.truncated[field] = left_out
+
+    def encode_done(self, done: dict) -> bytes:
+        """The frame. Should all fields together be too large, the heaviest go."""
+        for field in ("result_display", "result", "result_repr", None):
+            message = {**done, "truncated": self.truncated} if self.truncated else done
+            payload = encode(message)
+            if len(payload) <= 15 << 20 or field is None:
+                return payload
+            self.note(field, len(encode(done.pop(field, None))))
+        return payload
+
+
+def normalize(code: str) -> str:
+    """The source with `\\n` line ends and without a byte order mark, as a file would be read."""
+    code = code.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    place = code.find("\0")
+    if place >= 0:
+        refuse_source(code, place, "source code cannot contain null bytes")
+    if not code.isascii():
+        try:
+            code.encode("utf-8")
+        except UnicodeEncodeError as problem:
+            refuse_source(code, problem.start, "source code cannot contain lone surrogates")
+    return code
+
+
+def refuse_source(code: str, place: int, message: str):
+    """A SyntaxError that points at the place."""
+    line = code.count("\n", 0, place) + 1
+    start = code.rfind("\n", 0, place) + 1
+    text = code[start : place + 1].replace("\0", " ").encode("utf-8", "replace").decode()
+    raise SyntaxError(message, (FILENAME, line, place - start + 1, text))
+
+
+def compile_source(source: str):
+    """The code objects of the statements and of the last expression; whether it has a value.
+
+    The value of a last expression that ends in a semicolon is not wanted, as in notebooks.
+    """
+    flags = TOP_LEVEL_AWAIT
+    tree = compile(source, FILENAME, "exec", flags | ONLY_AST, dont_inherit=True)
+    last = tree.body[-1] if tree.body else None
+    if last is None or type(last).__name__ != "Expr" or ends_in_semicolon(source, last):
+        return [compile(tree, FILENAME, "exec", flags, dont_inherit=True)], False
+    del tree.body[-1]
+    codes = []
+    if tree.body:
+        codes.append(compile(tree, FILENAME, "exec", flags, dont_inherit=True))
+        flags |= codes[0].co_flags & FUTURE_FLAGS
+    from _ast import Expression
+
+    codes.append(compile(Expression(last.value), FILENAME, "eval", flags, dont_inherit=True))
+    return codes, True
+
+
+def ends_in_semicolon(source: str, statement) -> bool:
+    """Only a semicolon, space and comments can follow the last statement."""
+    lines = source.split("\n")[statement.end_lineno - 1 :]
+    # Columns count bytes of UTF-8.
+    rest = lines[0].encode("utf-8")[statement.end_col_offset :].decode("utf-8")
+    return "\n".join([rest, *lines[1:]]).lstrip(" \t\f\\\n").startswith(";")
+
+
+def flush_streams() -> None:
+    """Sends on what Python and C still hold of the output. User code may have closed all."""
+    for stream in (*standard_streams, sys.__dict__.get("stdout"), sys.__dict__.get("stderr")):
+        try:
+            stream.flush()
+        except BaseException:
+            continue
+    if not any(name in sys.modules for name in ("ctypes", "_ctypes", "numpy", "_cffi_backend")):
+        return
+    try:
+        with originals.Lent():
+            import ctypes
+
+            ctypes.CDLL(None).fflush(None)
+    except BaseException:
+        return
+
+
+def leave_child(problem, turn: Turn) -> None:
+    """Ends a child that user code forked and let run to the end of the code, as Python would."""
+    status = 0
+    if isinstance(problem, SystemExit):
+        status = problem.code if isinstance(problem.code, int) else int(problem.code is not None)
+    elif problem is not None:
+        status = 1
+        try:
+            sys.stderr.write(turn.describe(problem)["traceback"])
+        except BaseException:
+            pass
+    flush_streams()
+    _exit(status & 0xFF)

@@ -1,0 +1,114 @@
+"""What the runner needs after user code ran, kept where user code does not reach by accident.
+
+User code may delete builtins, clear `sys.modules`, leave a tracer or an alarm behind. Each
+module of the runner starts with `from .originals import BUILTINS as __builtins__`: functions
+look builtins up in the globals they were defined in, so ours keep working. For the parts of
+the standard library that we call late there is `Lent`.
+"""
+
+import builtins
+import sys
+
+BUILTINS = dict(vars(builtins))
+__builtins__ = BUILTINS
+
+import _signal
+from _signal import SIG_BLOCK, SIG_IGN, SIG_SETMASK, getsignal, pthread_sigmask, setitimer, signal
+from sys import setprofile, setrecursionlimit, setswitchinterval, settrace
+
+ALL_SIGNALS = frozenset(_signal.valid_signals())
+TIMERS = (_signal.ITIMER_REAL, _signal.ITIMER_VIRTUAL, _signal.ITIMER_PROF)
+RECURSION_LIMIT = sys.getrecursionlimit()
+SWITCH_INTERVAL = sys.getswitchinterval()
+
+live_builtins = vars(builtins)
+live_modules = sys.modules
+monitoring = vars(sys.monitoring).copy() if hasattr(sys, "monitoring") else None
+remembered = {}
+
+
+def remember() -> None:
+    """Takes the snapshot that `Lent` lends. Called once, before any user code."""
+    remembered.update(
+        modules=dict(sys.modules),
+        meta_path=list(sys.meta_path),
+        path_hooks=list(sys.path_hooks),
+    )
+
+
+class Lent:
+    """Inside `with Lent():` builtins and the import system are as they were at the start.
+
+    Afterwards the user's changes are back, except that modules stay in `sys.modules`.
+    """
+
+    def __enter__(self):
+        self.builtins = dict(live_builtins)
+        live_builtins.update(BUILTINS)
+        # `sys.modules = {}` only rebinds the name: imports use the interpreter's own dict.
+        for name, module in remembered["modules"].items():
+            if live_modules.get(name) is None:
+                live_modules[name] = module
+        self.hooks = {}
+        for name in ("meta_path", "path_hooks"):
+            self.hooks[name] = getattr(sys, name, [])
+            setattr(sys, name, list(remembered[name]))
+        return self
+
+    def __exit__(self, *exception):
+        for name, value in self.hooks.items():
+            setattr(sys, name, value)
+        for name in BUILTINS.keys() - self.builtins.keys():
+            live_builtins.pop(name, None)
+        live_builtins.update(self.builtins)
+        return False
+
+
+def settle() -> None:
+    """Takes control back from what user code left armed: tracers, timers, handlers, limits.
+
+    Signals that have a Python handler are ignored from here on, because a handler would run,
+    and raise, in the middle of the runner.
+    """
+    settrace(None)
+    setprofile(None)
+    for attempt in range(3):
+        try:
+            setrecursionlimit(RECURSION_LIMIT)
+            setswitchinterval(SWITCH_INTERVAL)
+            for timer in TIMERS:
+                setitimer(timer, 0)
+            for number in ALL_SIGNALS:
+                if callable(getsignal(number)):
+                    signal(number, SIG_IGN)
+            stop_monitoring()
+            return
+        except BaseException:
+            # A handler that was already due: it has had its say.
+            continue
+
+
+def stop_monitoring() -> None:
+    """Switches off every tool of `sys.monitoring` (Python 3.12 and later)."""
+    if monitoring is None:
+        return
+    for tool in range(6):
+        if monitoring["get_tool"](tool) is not None:
+            monitoring["set_events"](tool, 0)
+            monitoring["free_tool_id"](tool)
+
+
+def allow_interrupt() -> None:
+    """Gives SIGINT its usual meaning for the length of a turn."""
+    signal(_signal.SIGINT, _signal.default_int_handler)
+
+
+class SignalsHeld:
+    """Inside, no signal interrupts this thread, so that a system call is done or not begun."""
+
+    def __enter__(self):
+        self.before = pthread_sigmask(SIG_BLOCK, ALL_SIGNALS)
+
+    def __exit__(self, *exception):
+        pthread_sigmask(SIG_SETMASK, self.before)
+        return False

@@ -1,0 +1,106 @@
+"""An exception as text: as Python prints it, without the runner's own frames."""
+
+from .originals import BUILTINS as __builtins__
+
+import os
+
+from .originals import Lent
+from .reprs import class_name, cut_middle, safe_str
+
+OWN_DIRECTORY = os.path.dirname(__file__) or "<mcp_forge_runner>"
+# Of a deeper stack only the innermost frames are read.
+MAX_FRAMES = 5000
+
+
+def describe(problem: BaseException, filename: str, lines: list, limit: int):
+    """The `error` of a `done` message, and the number of characters left out. Never raises.
+
+    `filename` and `lines` are those of the user's code; `limit` is in characters.
+    """
+    try:
+        text = format_exception(problem, filename, lines)
+    except BaseException:
+        try:
+            # Out of memory, perhaps: the frames hold the variables that took it.
+            release_frames(problem)
+            text = format_exception(problem, filename, lines)
+        except BaseException:
+            text = format_plainly(problem, filename, lines)
+    text, left_out = cut_middle(text, limit)
+    message = cut_middle(message_of(problem), limit)[0]
+    return {"type": class_name(type(problem)), "message": message, "traceback": text}, left_out
+
+
+def message_of(problem: BaseException) -> str:
+    """`str` of the exception."""
+    return safe_str(problem)
+
+
+def format_exception(problem: BaseException, filename: str, lines: list) -> str:
+    """By the standard library, with its builtins and imports as they were at the start."""
+    with Lent():
+        import linecache
+        import traceback
+
+        register_source(linecache, filename, lines)
+        report = traceback.TracebackException(
+            type(problem), problem, problem.__traceback__, limit=-MAX_FRAMES, compact=True
+        )
+        hide_own_frames(report, filename)
+        return "".join(report.format())
+
+
+def register_source(linecache, filename: str, lines: list) -> None:
+    """Lets tracebacks and `inspect.getsource` find the user's code, which is in no file."""
+    size = sum(map(len, lines))
+    linecache.cache[filename] = (size, None, lines, filename)
+
+
+def hide_own_frames(report, filename: str) -> None:
+    """Removes the runner's frames from a report and from all that it refers to."""
+    outer = next((i for i, f in enumerate(report.stack) if f.filename == filename), None)
+    # What called the user's code: the runner and, if it awaits, asyncio.
+    del report.stack[: len(report.stack) if outer is None else outer]
+    seen, reports = set(), [report]
+    while reports:
+        one = reports.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        if one.stack:
+            one.stack[:] = [frame for frame in one.stack if not is_own(frame.filename)]
+        if not one.stack:
+            one.stack = None  # so that no empty `Traceback (most recent call last):` is printed
+        reports += [one.__cause__, one.__context__, *(getattr(one, "exceptions", None) or ())]
+
+
+def is_own(filename: str) -> bool:
+    return filename.startswith(OWN_DIRECTORY)
+
+
+def release_frames(problem: BaseException) -> None:
+    """Drops the variables of the frames that the exception went through."""
+    step = problem.__traceback__
+    while step is not None:
+        try:
+            step.tb_frame.clear()
+        except RuntimeError:
+            pass  # a frame that still runs
+        step = step.tb_next
+
+
+def format_plainly(problem: BaseException, filename: str, lines: list) -> str:
+    """The same by hand, for when the standard library cannot."""
+    parts = ["Traceback (most recent call last):\n"]
+    step = problem.__traceback__
+    while step is not None and len(parts) < MAX_FRAMES:
+        code = step.tb_frame.f_code
+        if not is_own(code.co_filename):
+            parts.append(f'  File "{code.co_filename}", line {step.tb_lineno}, in {code.co_name}\n')
+            if code.co_filename == filename and 0 < step.tb_lineno <= len(lines):
+                parts.append("    " + lines[step.tb_lineno - 1].strip() + "\n")
+        step = step.tb_next
+    if len(parts) == 1:
+        parts.clear()
+    parts.append(f"{class_name(type(problem))}: {message_of(problem)}\n")
+    return "".join(parts)

@@ -1,0 +1,219 @@
+"""Drives a real runner: a child process at the other end of a real socket pair."""
+
+import importlib.util
+import json
+import os
+import pathlib
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+RUNNER = pathlib.Path(__file__).resolve().parent.parent
+FIXTURES = RUNNER / "fixtures"
+CAPS = {"result_bytes": 1 << 20, "repr_chars": 10_000, "display_bytes": 8 << 20, "displays": 100}
+BOOTSTRAP = """
+import sys
+sys.path.insert(0, {path!r})
+from mcp_forge_runner.__main__ import main
+main({fd})
+"""
+DEADLINE = 60
+sys.path.insert(0, str(RUNNER))
+
+
+def fixture(name):
+    return json.loads((FIXTURES / f"{name}.json").read_text())
+
+
+def need(*packages):
+    """Skips, with the reason; a failure where `REQUIRE_PACKAGES=1` says that all are there."""
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    required = os.environ.get("REQUIRE_PACKAGES") == "1"
+    if missing and required:
+        raise AssertionError(f"REQUIRE_PACKAGES=1, but missing: {missing}")
+    return unittest.skipIf(missing, f"not installed: {', '.join(missing)}")
+
+
+class Runner:
+    """One runner process. Everything it sends is checked as strictly as the server does."""
+
+    def __init__(self, python=sys.executable):
+        self.directory = tempfile.TemporaryDirectory()
+        self.socket, theirs = socket.socketpair()
+        self.socket.settimeout(DEADLINE)
+        theirs.set_inheritable(True)
+        environment = {
+            "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
+            "HOME": self.directory.name,
+            "TMPDIR": self.directory.name,
+            "MPLBACKEND": "Agg",
+        }
+        code = BOOTSTRAP.format(path=str(RUNNER), fd=theirs.fileno())
+        self.process = subprocess.Popen(
+            [python, "-I", "-B", "-X", "utf8", "-c", code],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            close_fds=False,
+            cwd=self.directory.name,
+            env=environment,
+        )
+        theirs.close()
+        self.output = {"stdout": bytearray(), "stderr": bytearray()}
+        self.readers = [
+            threading.Thread(target=self._collect, args=(name,), daemon=True) for name in self.output
+        ]
+        for reader in self.readers:
+            reader.start()
+        self.displays = []
+        self.calls = []
+        self.ready = self.receive()
+        assert self.ready["type"] == "ready", self.ready
+
+    def _collect(self, name):
+        stream = getattr(self.process, name)
+        while part := os.read(stream.fileno(), 1 << 16):
+            self.output[name] += part
+
+    def send(self, message):
+        payload = json.dumps(message).encode()
+        self.socket.sendall(len(payload).to_bytes(4, "big") + payload)
+
+    def receive(self):
+        header = self._exactly(4)
+        if header is None:
+            return None
+        length = int.from_bytes(header, "big")
+        assert length <= 16 << 20, length
+        return strict_loads(self._exactly(length))
+
+    def _exactly(self, length):
+        data = bytearray()
+        while len(data) < length:
+            part = self.socket.recv(min(length - len(data), 1 << 20))
+            if not part:
+                return None
+            data += part
+        return bytes(data)
+
+    def start(self, code, tools=(), **caps):
+        self.send({"type": "execute", "code": code, "tools": list(tools), "caps": {**CAPS, **caps}})
+
+    def until_done(self, answer=None):
+        """The `done` message; displays are collected, calls answered by `answer(call)`."""
+        while True:
+            event = self.receive()
+            if event is None:
+                return None
+            if event["type"] == "display":
+                self.displays.append(event)
+            elif event["type"] == "tool_call":
+                self.calls.append(event)
+                reply = answer(event)
+                if reply is not None:
+                    self.send(reply)
+            else:
+                assert event["type"] == "done", event
+                return event
+
+    def execute(self, code, tools=(), answer=None, **caps):
+        self.start(code, tools, **caps)
+        return self.until_done(answer)
+
+    def silent(self, seconds=0.3):
+        """Whether nothing more arrives."""
+        return not select.select([self.socket], [], [], seconds)[0]
+
+    def close(self):
+        self.socket.close()
+        try:
+            self.process.wait(DEADLINE)
+        finally:
+            self.process.kill()
+            self.process.wait()
+        # A child that user code left behind may hold the pipes: what is read is enough.
+        for reader in self.readers:
+            reader.join(5)
+        self.process.stdout.close()
+        self.process.stderr.close()
+        self.directory.cleanup()
+
+    @property
+    def stdout(self):
+        return bytes(self.output["stdout"]).decode()
+
+    @property
+    def stderr(self):
+        return bytes(self.output["stderr"]).decode()
+
+
+class RunnerCase(unittest.TestCase):
+    """A test with a fresh runner in `self.runner` and shorthand for what most tests need."""
+
+    def setUp(self):
+        self.runner = Runner()
+        self.addCleanup(self.runner.close)
+
+    def execute(self, code, **options):
+        done = self.runner.execute(code, **options)
+        self.assertIsNotNone(done, f"the runner died: {self.runner.stderr}")
+        return done
+
+    def value(self, code, **options):
+        """The result of code that must not fail."""
+        done = self.execute(code, **options)
+        self.assertNotIn("error", done, done.get("error", {}).get("traceback"))
+        return done.get("result")
+
+    def error(self, code, kind, **options):
+        """The error of code that must fail with an exception of that name."""
+        done = self.execute(code, **options)
+        self.assertIn("error", done, done)
+        self.assertEqual(done["error"]["type"], kind, done["error"]["traceback"])
+        return done["error"]
+
+    def finish(self):
+        """Ends the runner and waits, so that all of its output is there."""
+        self.runner.close()
+        return self.runner.stdout, self.runner.stderr
+
+
+def strict_loads(data):
+    """JSON as serde_json takes it: ASCII here, finite numbers, 64-bit integers, unique keys."""
+
+    def unique(pairs):
+        keys = [key for key, _ in pairs]
+        assert len(set(keys)) == len(keys), keys
+        return dict(pairs)
+
+    def refuse(text):
+        raise AssertionError(f"not JSON: {text}")
+
+    def integer(text):
+        number = int(text)
+        assert -(1 << 63) <= number < 1 << 64, text
+        return number
+
+    text = data.decode("ascii")
+    value = json.loads(text, object_pairs_hook=unique, parse_constant=refuse, parse_int=integer)
+    check(value, 0)
+    return value
+
+
+def check(value, depth):
+    assert depth <= 110, "nested too deep"
+    if isinstance(value, str):
+        value.encode("utf-8")
+    elif isinstance(value, float):
+        assert value - value == 0.0, value
+    elif isinstance(value, list):
+        for item in value:
+            check(item, depth + 1)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            check(key, depth + 1)
+            check(item, depth + 1)
