@@ -1,14 +1,13 @@
 //! `mcp-forge demo`: the main job on real input, in front of the user's eyes.
 //!
-//! [`Demo::prepare`] makes the data and names the public MCP server to start; the caller builds
-//! the service from the returned configuration as it does for `run`; [`Demo::show`] executes and
-//! prints. It asks the service for nothing that an agent could not ask for.
+//! It asks the service for nothing that an agent could not ask for.
 
 use std::{
     collections::BTreeMap,
     env,
     io::{self, Write},
     path::PathBuf,
+    time::Duration,
 };
 
 use serde_json::json;
@@ -17,22 +16,33 @@ use crate::{
     config::Config,
     engine::{Isolation, LayerState},
     mcp::render::render,
-    service::{ExecuteRequest, ExecuteResponse, Service, ServiceError},
+    service::{ExecuteRequest, ExecuteResponse},
 };
 
+use super::{CliError, Exit, run::exit_of, service, terminal::Screen};
+
 mod orders;
-mod screen;
 mod source;
+mod stage;
 
-use screen::{Screen, size};
 use source::Source;
+use stage::{Stage, size};
 
-/// Arguments of `mcp-forge demo`.
-#[derive(Debug, Clone, Copy, clap::Args)]
-pub struct DemoArgs {
-    /// Print one execute response as JSON, and nothing else
+/// How long the server may take to end.
+const SHUTDOWN: Duration = Duration::from_secs(5);
+
+/// See an agent's Python work on five megabytes through a public MCP server
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = "\
+Needs npx (or uvx and git), which fetches the public MCP server. The data, a year of a shop's \
+orders with a few mistakes in it, is generated in the data directory. Your own MCP servers are \
+not started.
+
+Exit codes are those of `mcp-forge run`.")]
+pub(super) struct DemoArguments {
+    /// Print the execute response as JSON, and nothing else
     #[arg(long)]
-    pub json: bool,
+    json: bool,
 }
 
 /// The demo could not be shown. Nothing is left running; the data, once written, stays for the next time.
@@ -52,17 +62,50 @@ pub enum DemoError {
         /// The system's answer.
         source: io::Error,
     },
-    /// The code did not run.
-    #[error(transparent)]
-    Service(#[from] ServiceError),
-    /// Standard output is closed or full.
-    #[error("cannot print: {0}")]
-    Output(#[from] io::Error),
+}
+
+pub(super) async fn run(
+    arguments: DemoArguments,
+    config: Config,
+    screen: Screen,
+) -> Result<Exit, CliError> {
+    config.create_data_dir()?;
+    let (demo, config) = Demo::prepare(config)?;
+    let service = service(config)?;
+    let (mut out, mut nowhere) = (io::stdout(), io::sink());
+    let shown: &mut (dyn Write + Send) = if arguments.json {
+        &mut nowhere
+    } else {
+        &mut out
+    };
+    let mut stage = Stage::new(shown, screen);
+    demo.introduce(&mut stage)?;
+    let ended = tokio::select! {
+        ended = service.execute(demo.request(), &mut stage) => Some(ended),
+        interrupted = tokio::signal::ctrl_c() => { interrupted?; None }
+    };
+    if tokio::time::timeout(SHUTDOWN, service.shutdown())
+        .await
+        .is_err()
+    {
+        tracing::warn!("the demo's MCP server did not end in time");
+    }
+    let Some(ended) = ended else {
+        return Ok(Exit::Interrupted);
+    };
+    let response = ended?;
+    stage.check()?;
+    conclude(&mut stage, &response)?;
+    if arguments.json {
+        serde_json::to_writer_pretty(io::stdout().lock(), &response).map_err(io::Error::from)?;
+        writeln!(io::stdout())?;
+    }
+    Ok(exit_of(&response))
 }
 
 /// A demo with its data in place.
 #[derive(Debug)]
-pub struct Demo {
+struct Demo {
     source: Source,
     folder: PathBuf,
     bytes: u64,
@@ -75,7 +118,7 @@ impl Demo {
     /// # Errors
     ///
     /// [`DemoError::NoServer`] and [`DemoError::Data`].
-    pub fn prepare(mut config: Config) -> Result<(Self, Config), DemoError> {
+    fn prepare(mut config: Config) -> Result<(Self, Config), DemoError> {
         let source = Source::find().ok_or(DemoError::NoServer)?;
         let folder = config.data_dir.join("demo").join(source.folder());
         let bytes = orders::write(&folder)
@@ -95,34 +138,6 @@ impl Demo {
         ))
     }
 
-    /// Runs the code and prints. The response says how the code ended.
-    ///
-    /// # Errors
-    ///
-    /// [`DemoError::Service`] and [`DemoError::Output`].
-    pub async fn show(
-        &self,
-        service: &Service,
-        arguments: DemoArgs,
-        out: &mut (dyn Write + Send),
-    ) -> Result<ExecuteResponse, DemoError> {
-        if arguments.json {
-            let mut nowhere = io::sink();
-            let response = service
-                .execute(self.request(), &mut Screen::new(&mut nowhere, false))
-                .await?;
-            serde_json::to_writer_pretty(&mut *out, &response).map_err(io::Error::from)?;
-            writeln!(out)?;
-            return Ok(response);
-        }
-        let mut screen = Screen::new(out, wants_colours());
-        self.introduce(&mut screen)?;
-        let response = service.execute(self.request(), &mut screen).await?;
-        screen.check()?;
-        conclude(&mut screen, &response)?;
-        Ok(response)
-    }
-
     fn request(&self) -> ExecuteRequest {
         ExecuteRequest {
             code: self.source.code(&self.folder),
@@ -137,45 +152,45 @@ impl Demo {
         }
     }
 
-    fn introduce(&self, screen: &mut Screen<'_>) -> io::Result<()> {
-        screen.step("The data: a year of a shop's orders, with a few mistakes in it")?;
-        screen.text(&format!(
+    fn introduce(&self, stage: &mut Stage<'_>) -> io::Result<()> {
+        stage.step("The data: a year of a shop's orders, with a few mistakes in it")?;
+        stage.text(&format!(
             "12 files, {}, in {}",
             size(self.bytes),
             self.folder.display()
         ))?;
-        screen.step("The tools: a public MCP server, started like any other")?;
-        screen.text(&self.source.command_line(&self.folder))?;
-        screen.step("The agent sends this Python instead of reading the files")?;
-        screen.quote(&self.source.code(&self.folder))?;
-        screen.step("It runs in a fresh sandbox (the first time, the server is downloaded)")
+        stage.step("The tools: a public MCP server, started like any other")?;
+        stage.text(&self.source.command_line(&self.folder))?;
+        stage.step("The agent sends this Python instead of reading the files")?;
+        stage.quote(&self.source.code(&self.folder))?;
+        stage.step("It runs in a fresh sandbox (the first time, the server is downloaded)")
     }
 }
 
-fn conclude(screen: &mut Screen<'_>, response: &ExecuteResponse) -> io::Result<()> {
-    screen.step("What crossed the bridge")?;
-    screen.tool_calls(&response.tool_calls)?;
-    screen.step("What the model gets")?;
+fn conclude(stage: &mut Stage<'_>, response: &ExecuteResponse) -> io::Result<()> {
+    stage.step("What crossed the bridge")?;
+    stage.tool_calls(&response.tool_calls)?;
+    stage.step("What the model gets")?;
     let answer = text_for_model(response);
-    screen.quote(&answer)?;
+    stage.quote(&answer)?;
     let through_tools = response
         .tool_calls
         .iter()
         .map(|call| call.request_bytes + call.response_bytes)
         .sum();
-    screen.emphasis(&format!(
+    stage.emphasis(&format!(
         "{} through tools, {} to the model",
         size(through_tools),
         size(answer.len() as u64)
     ))?;
-    screen.step("What kept the code in")?;
-    screen.text(&layers(&response.isolation))?;
-    screen.text(&format!(
+    stage.step("What kept the code in")?;
+    stage.text(&layers(&response.isolation))?;
+    stage.text(&format!(
         "{:.2} s, tool calls included",
         response.execution_time
     ))?;
-    screen.step("Add it to your own agent")?;
-    screen.text(&client_snippet())
+    stage.step("Add it to your own agent")?;
+    stage.text(&client_snippet())
 }
 
 /// The text of the tool's result, as every MCP client would show it to its model.
@@ -225,9 +240,4 @@ fn client_snippet() -> String {
         "claude mcp add forge -- {program} serve\n\nor, in a client with a configuration file:\n\n{entry:#}\n\n\
          Your other MCP servers go under `mcp_tools` of its configuration; then the code can call them."
     )
-}
-
-fn wants_colours() -> bool {
-    use std::io::IsTerminal;
-    io::stdout().is_terminal() && env::var_os("NO_COLOR").is_none()
 }

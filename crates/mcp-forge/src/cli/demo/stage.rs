@@ -1,24 +1,27 @@
-//! How the demo looks: headings, indented text, one table. Colours only on a terminal.
+//! How the demo looks: numbered steps, indented text, one table.
 
 use std::io::{self, Write};
 
-use crate::turn::{Observer, Stream, ToolCallRecord};
+use crate::{
+    cli::terminal::{Screen, printable},
+    turn::{Observer, Stream, ToolCallRecord},
+};
 
 /// Prints the demo, and, as an observer, what the code prints while it runs.
-pub(super) struct Screen<'a> {
+pub(super) struct Stage<'a> {
     out: &'a mut (dyn Write + Send),
-    colours: bool,
+    screen: Screen,
     step: u32,
     in_line: bool,
     /// An observer cannot fail; the error waits here for the next step.
     failed: Option<io::Error>,
 }
 
-impl<'a> Screen<'a> {
-    pub(super) fn new(out: &'a mut (dyn Write + Send), colours: bool) -> Self {
+impl<'a> Stage<'a> {
+    pub(super) fn new(out: &'a mut (dyn Write + Send), screen: Screen) -> Self {
         Self {
             out,
-            colours,
+            screen,
             step: 0,
             in_line: false,
             failed: None,
@@ -28,14 +31,13 @@ impl<'a> Screen<'a> {
     /// Begins a numbered step.
     pub(super) fn step(&mut self, title: &str) -> io::Result<()> {
         self.step += 1;
-        let heading = self.styled("1", &format!("{}. {title}", self.step));
-        self.line(&format!("\n{heading}"))
+        let heading = format!("{}. {title}", self.step);
+        self.line(&format!("\n{}", self.screen.bold(&heading)))
     }
 
     /// A line that stands out.
     pub(super) fn emphasis(&mut self, text: &str) -> io::Result<()> {
-        let text = self.styled("1;32", text);
-        self.line(&format!("\n   {text}"))
+        self.line(&format!("\n   {}", self.screen.verdict(true, text)))
     }
 
     /// Indented text of any number of lines.
@@ -48,9 +50,8 @@ impl<'a> Screen<'a> {
 
     /// Indented text that others wrote: code, output.
     pub(super) fn quote(&mut self, text: &str) -> io::Result<()> {
-        let bar = self.styled("2", "|");
         for line in text.lines() {
-            self.line(format!("   {bar} {line}").trim_end())?;
+            self.line(format!("   | {}", printable(line)).trim_end())?;
         }
         Ok(())
     }
@@ -94,14 +95,6 @@ impl<'a> Screen<'a> {
         self.out.flush()
     }
 
-    fn styled(&self, style: &str, text: &str) -> String {
-        if self.colours {
-            format!("\u{1b}[{style}m{text}\u{1b}[0m")
-        } else {
-            text.to_owned()
-        }
-    }
-
     fn stream(&mut self, text: &str) -> io::Result<()> {
         for piece in text.split_inclusive('\n') {
             if !self.in_line {
@@ -114,19 +107,12 @@ impl<'a> Screen<'a> {
     }
 }
 
-impl Observer for Screen<'_> {
+impl Observer for Stage<'_> {
     fn output(&mut self, _: Stream, text: &str) {
         if self.failed.is_none() {
             self.failed = self.stream(text).err();
         }
     }
-}
-
-/// Without the control characters with which output could take over the terminal.
-fn printable(text: &str) -> String {
-    text.chars()
-        .filter(|character| !character.is_control() || matches!(character, '\n' | '\t'))
-        .collect()
 }
 
 /// `412 bytes`, `2.1 kB`, `5.1 MB`.
@@ -165,11 +151,11 @@ mod tests {
     #[test]
     fn output_is_indented_once_a_line_and_cannot_steer_the_terminal() {
         let mut shown = Vec::new();
-        let mut screen = Screen::new(&mut shown, false);
+        let mut stage = Stage::new(&mut shown, false);
         for text in ["a", "b\nc", "\u{1b}[2Jd\n", "e"] {
-            screen.output(Stream::Stdout, text);
+            stage.output(Stream::Stdout, text);
         }
-        screen.check().unwrap();
+        stage.check().unwrap();
         assert_eq!(
             String::from_utf8(shown).unwrap(),
             "   > ab\n   > c[2Jd\n   > e\n"
