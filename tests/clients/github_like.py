@@ -11,6 +11,7 @@ import io
 import sys
 
 from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 
 LANGUAGES = ["Python", "Rust", "Go", "TypeScript"]
 
@@ -27,7 +28,7 @@ def github() -> MCPServer:
             max_results: How many to return, at most 100.
         """
         if max_results > 100:
-            raise ValueError(f"max_results is {max_results}; at most 100 are returned")
+            raise ToolError(f"max_results is {max_results}; at most 100 are returned")
         items = [
             {
                 "name": f"{query.split()[0].lower()}-{number}",
@@ -50,7 +51,7 @@ def filesystem() -> MCPServer:
     def read(path: str) -> str:
         """Read a file as text."""
         if path != "/data/sales.csv":
-            raise FileNotFoundError(path)
+            raise ToolError(f"{path} does not exist")
         table = io.StringIO()
         writer = csv.writer(table)
         writer.writerow(["date", "product", "amount", "region"])

@@ -352,7 +352,7 @@ async def run_bad_input(checks: Checks, client) -> None:
         ("a timeout of -1", "execute_python", code | {"timeout": -1}, ["timeout", "-1"]),
         ("a timeout above the maximum", "execute_python", code | {"timeout": 99999}, ["timeout", "99999", "1800"]),
         ("tools that are not a list", "execute_python", code | {"mcp_tools": "everything_echo"}, ["mcp_tools"]),
-        ("an unknown granted tool", "execute_python", code | {"mcp_tools": ["nope_read"]}, ["nope_read"]),
+        ("an unknown granted tool", "execute_python", code | {"mcp_tools": ["nope_read"]}, ["nope_read", "everything_echo"]),
         ("NUL in code", "execute_python", {"code": "a = 1\0"}, ["code", "NUL"]),
         ("10 MB of code", "execute_python", {"code": "#" + "x" * 10_000_000}, ["code"]),
         ("memory above the maximum", "execute_python", code | {"limits": {"memory": "900g"}}, ["memory", "900g"]),
@@ -371,7 +371,8 @@ async def check_refusal(client, tool: str, arguments: dict, words: list[str]) ->
     sentence = await refusal(client, tool, arguments)
     missing = [word for word in words if word.lower() not in sentence.lower()]
     assert not missing, f"{missing} not in: {sentence[:1000]}"
-    assert len(sentence) < 600 and "\n" not in sentence.strip(), f"not one clear sentence: {sentence[:1000]}"
+    # An unknown tool's refusal lists the tools that there are.
+    assert len(sentence) < 2000 and "\n" not in sentence.strip(), f"not one clear sentence: {sentence[:1000]}"
 
 
 # The specification's examples that need no session and no environment

@@ -184,7 +184,7 @@ fn conclude(stage: &mut Stage<'_>, response: &ExecuteResponse) -> io::Result<()>
         size(answer.len() as u64)
     ))?;
     stage.step("What kept the code in")?;
-    stage.text(&layers(&response.isolation))?;
+    stage.paragraph(&layers(&response.isolation))?;
     stage.text(&format!(
         "{:.2} s, tool calls included",
         response.execution_time

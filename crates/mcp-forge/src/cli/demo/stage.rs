@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use crate::{
-    cli::terminal::{Screen, printable},
+    cli::terminal::{Screen, printable, wrapped},
     turn::{Observer, Stream, ToolCallRecord},
 };
 
@@ -46,6 +46,11 @@ impl<'a> Stage<'a> {
             self.line(format!("   {line}").trim_end())?;
         }
         Ok(())
+    }
+
+    /// One indented paragraph, broken where the line is full.
+    pub(super) fn paragraph(&mut self, text: &str) -> io::Result<()> {
+        self.line(&format!("   {}", wrapped(text, 3)))
     }
 
     /// Indented text that others wrote: code, output.
