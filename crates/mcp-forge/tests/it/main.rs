@@ -6,9 +6,10 @@
     reason = "tests"
 )]
 
+mod fake;
 mod sandbox;
 
-mod fake;
+mod bridge;
 mod mcp;
 mod outcomes;
 mod service;
