@@ -156,14 +156,15 @@ mod tests {
     #[test]
     fn output_is_indented_once_a_line_and_cannot_steer_the_terminal() {
         let mut shown = Vec::new();
-        let mut stage = Stage::new(&mut shown, false);
+        let plain = Screen::detect(&[("NO_COLOR".to_owned(), "1".to_owned())].into());
+        let mut stage = Stage::new(&mut shown, plain);
         for text in ["a", "b\nc", "\u{1b}[2Jd\n", "e"] {
             stage.output(Stream::Stdout, text);
         }
         stage.check().unwrap();
         assert_eq!(
             String::from_utf8(shown).unwrap(),
-            "   > ab\n   > c[2Jd\n   > e\n"
+            "   > ab\n   > c\\u{1b}[2Jd\n   > e\n"
         );
     }
 }
