@@ -10,7 +10,7 @@ from sys import setprofile, settrace
 
 from . import hooks, originals, values
 from .channel import Closed, TooLarge, encode
-from .reprs import bounded_repr, class_name, safe_str
+from .reprs import bounded_repr, class_mro, class_name, safe_str, traceback_of
 
 FILENAME = "<execution>"
 CO_COROUTINE = 0x80
@@ -21,6 +21,7 @@ FUTURE_FLAGS = 0x1FFF << 17
 # The frame must hold the whole report, whatever the caps say.
 MAX_RESULT_BYTES = 8 << 20
 MAX_REPR_CHARS = 256 << 10
+RESERVE_BYTES = 8 << 20
 LAST_RESORT = encode(
     {
         "type": "done",
@@ -50,6 +51,7 @@ def run_turn(channel, request: dict) -> None:
             setprofile(None)
     except BaseException as caught:
         problem = caught
+    turn.reserve = None
     originals.settle()
     if not channel.in_owner():
         leave_child(problem, turn)
@@ -81,6 +83,8 @@ class Turn:
         self.lines = []
         self.displays = None
         self.truncated = {}
+        # Given back when the code has ended, so that a MemoryError can be reported.
+        self.reserve = bytearray(RESERVE_BYTES)
 
     def execute(self):
         """Runs the code; the value of its last expression, or whatever it raises."""
@@ -177,6 +181,9 @@ class Turn:
             originals.settle()
 
     def describe(self, problem) -> dict:
+        """The exception for `done`. Of a MemoryError the variables are dropped before."""
+        if MemoryError in class_mro(type(problem)):
+            release_frames(problem)
         try:
             from .tracebacks import describe
 
@@ -184,7 +191,7 @@ class Turn:
             self.note("traceback", left_out)
             return error
         except BaseException:
-            originals.settle()
+            settrace(None)
             name, message = class_name(type(problem)), safe_str(problem)[:1000]
             return {"type": name, "message": message, "traceback": f"{name}: {message}\n"}
 
@@ -268,6 +275,17 @@ def ends_in_semicolon(source: str, statement) -> bool:
     return "\n".join([rest, *lines[1:]]).lstrip(" \t\f\\\n").startswith(";")
 
 
+def release_frames(problem: BaseException) -> None:
+    """Drops the variables of the frames that an exception went through."""
+    step = traceback_of(problem)
+    while step is not None:
+        try:
+            step.tb_frame.clear()
+        except RuntimeError:
+            pass  # a frame that still runs: ours
+        step = step.tb_next
+
+
 def flush_streams() -> None:
     """Sends on what Python and C still hold of the output. User code may have closed all."""
     for stream in (*standard_streams, sys.__dict__.get("stdout"), sys.__dict__.get("stderr")):
@@ -289,7 +307,7 @@ def flush_streams() -> None:
 def leave_child(problem, turn: Turn) -> None:
     """Ends a child that user code forked and let run to the end of the code, as Python would."""
     status = 0
-    if isinstance(problem, SystemExit):
+    if type(problem) is SystemExit:
         status = problem.code if isinstance(problem.code, int) else int(problem.code is not None)
     elif problem is not None:
         status = 1
