@@ -155,7 +155,10 @@ def ask_for_text(function, value) -> str:
         setprofile(None)
     except BaseException:
         pass  # the profiler saw its own end and raised; that ended it
-    settrace(None)
+    try:
+        settrace(None)
+    except BaseException:
+        pass  # an audit hook refuses it; what it allows will do
     return text if type(text) is str else describe_failure(value, text)
 
 
