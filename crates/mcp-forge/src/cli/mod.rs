@@ -14,6 +14,7 @@ use crate::{
 };
 
 mod audit;
+mod demo;
 mod doctor;
 mod run;
 mod serve;
@@ -21,6 +22,8 @@ mod terminal;
 #[cfg(test)]
 mod tests;
 mod tools;
+
+pub use demo::DemoError;
 
 const STYLES: styling::Styles = styling::Styles::styled()
     .header(styling::AnsiColor::Green.on_default().bold())
@@ -71,6 +74,7 @@ struct PlaceArguments {
 enum Command {
     Serve(serve::ServeArguments),
     Run(run::RunArguments),
+    Demo(demo::DemoArguments),
     Doctor(doctor::DoctorArguments),
     Tools(tools::ToolsArguments),
     Audit(audit::AuditArguments),
@@ -115,6 +119,9 @@ pub enum CliError {
     /// Serving ended before its time.
     #[error(transparent)]
     Serve(#[from] ServeError),
+    /// The demo lacks what it needs. Nothing was started.
+    #[error(transparent)]
+    Demo(#[from] DemoError),
     /// A file that the command was to write cannot be written.
     #[error("{}: cannot be written: {source}", file.display())]
     Save {
@@ -142,6 +149,7 @@ impl CliError {
             Self::Service(_)
             | Self::Audit(_)
             | Self::Serve(_)
+            | Self::Demo(_)
             | Self::Save { .. }
             | Self::Output(_) => Exit::Internal,
         }
@@ -169,6 +177,7 @@ impl Arguments {
         match self.command {
             Command::Serve(arguments) => serve::run(arguments, loaded.config).await,
             Command::Run(arguments) => run::run(arguments, loaded.config).await,
+            Command::Demo(arguments) => demo::run(arguments, loaded.config, screen).await,
             Command::Doctor(arguments) => {
                 doctor::run(arguments, &loaded, &search_path, screen).await
             }

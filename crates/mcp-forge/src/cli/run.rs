@@ -143,7 +143,8 @@ pub(super) async fn run(arguments: RunArguments, config: Config) -> Result<Exit,
     Ok(exit_of(&response))
 }
 
-fn exit_of(response: &ExecuteResponse) -> Exit {
+/// The exit code's meaning of an outcome.
+pub(super) fn exit_of(response: &ExecuteResponse) -> Exit {
     match response.outcome.as_str() {
         "completed" => Exit::Success,
         "timed_out" => Exit::TimedOut,

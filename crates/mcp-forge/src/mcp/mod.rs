@@ -30,7 +30,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 mod progress;
-mod render;
+pub(crate) mod render;
 mod resources;
 mod tool;
 mod transport;

@@ -28,7 +28,7 @@ const MAX_STDERR: usize = 2 << 10;
 const MAX_SHOWN: usize = 2 << 10;
 
 /// Renders a response as the answer to a tool call.
-pub(super) fn render(mut response: ExecuteResponse) -> CallToolResult {
+pub(crate) fn render(mut response: ExecuteResponse) -> CallToolResult {
     let images = take_images(&mut response.displays);
     let mut content = vec![ContentBlock::text(text_of(&response))];
     content.extend(images);

@@ -1,0 +1,84 @@
+"""A small real MCP server with the tools that the examples of the specification call.
+
+`github_like.py github` offers `search_repos`, `github_like.py filesystem` offers `read`, and
+`github_like.py meeting` offers `meet`, which returns only when enough calls are in flight at
+once: the proof that calls run in parallel, without measuring time.
+"""
+
+import asyncio
+import csv
+import io
+import sys
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+
+LANGUAGES = ["Python", "Rust", "Go", "TypeScript"]
+
+
+def github() -> MCPServer:
+    server = MCPServer("github-like")
+
+    @server.tool()
+    def search_repos(query: str, max_results: int = 30) -> dict:
+        """Search repositories.
+
+        Args:
+            query: Words to search for.
+            max_results: How many to return, at most 100.
+        """
+        if max_results > 100:
+            raise ToolError(f"max_results is {max_results}; at most 100 are returned")
+        items = [
+            {
+                "name": f"{query.split()[0].lower()}-{number}",
+                "stars": (number * 37) % 211,
+                "language": LANGUAGES[number % len(LANGUAGES)],
+                "html_url": f"https://example.org/{number}",
+                "description": "A repository like many others. " * 20,
+            }
+            for number in range(max_results)
+        ]
+        return {"total_count": len(items), "items": items}
+
+    return server
+
+
+def filesystem() -> MCPServer:
+    server = MCPServer("filesystem-like")
+
+    @server.tool()
+    def read(path: str) -> str:
+        """Read a file as text."""
+        if path != "/data/sales.csv":
+            raise ToolError(f"{path} does not exist")
+        table = io.StringIO()
+        writer = csv.writer(table)
+        writer.writerow(["date", "product", "amount", "region"])
+        for number in range(500):
+            writer.writerow([f"2024-{number % 12 + 1:02}-01", f"product-{number % 7}", number % 90, "north"])
+        return table.getvalue()
+
+    return server
+
+
+def meeting() -> MCPServer:
+    server = MCPServer("meeting")
+    present = asyncio.Condition()
+    guests = 0
+
+    @server.tool()
+    async def meet(number: int, expected: int) -> dict:
+        """Wait until `expected` callers are here."""
+        nonlocal guests
+        async with present:
+            guests += 1
+            present.notify_all()
+            await present.wait_for(lambda: guests >= expected)
+        return {"number": number, "guests": guests}
+
+    return server
+
+
+if __name__ == "__main__":
+    {"github": github, "filesystem": filesystem, "meeting": meeting}[sys.argv[1]]().run("stdio")

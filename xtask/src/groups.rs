@@ -1,0 +1,373 @@
+//! The groups of tests: what each is for, what it needs, and how it runs.
+
+use std::{
+    env,
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, ensure};
+
+use crate::{
+    install, ordinary_user,
+    process::{command, find_program, run, succeeds},
+    workspace::Workspace,
+};
+
+/// What runs a group; output goes to the file.
+pub(crate) type Run = fn(&Workspace, &File) -> anyhow::Result<Ran>;
+
+/// What a group that did not fail did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ran {
+    /// Its tests, all of which passed.
+    Tests,
+    /// Nothing, for this reason. Shown, and never counted as passed.
+    Nothing(&'static str),
+}
+
+/// One group of tests.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    pub(crate) lane: Lane,
+    /// Groups that must have passed before.
+    pub(crate) after: &'static [&'static str],
+    pub(crate) run: Run,
+}
+
+/// Groups of one lane never run at the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// Holds the lock on the target directory.
+    Cargo,
+    /// Starts sandboxes and looks on the host for what they left.
+    Sandbox,
+    /// Disturbs nobody.
+    Any,
+}
+
+/// The groups of `cargo xtask test`. In each lane they run in this order.
+pub(crate) fn test() -> Vec<Group> {
+    const TOOLS: &[&str] = &["install", "build"];
+    let group = |name, about, lane, after, run: Run| Group {
+        name,
+        about,
+        lane,
+        after,
+        run,
+    };
+    vec![
+        group(
+            "install",
+            "npm, PyPI and Debian packages that the tests use",
+            Lane::Any,
+            &[],
+            install::install,
+        ),
+        group("fmt", "rustfmt has nothing to change", Lane::Any, &[], fmt),
+        group(
+            "build",
+            "the binaries under test, with and without negative controls",
+            Lane::Cargo,
+            &[],
+            build,
+        ),
+        group(
+            "unit",
+            "unit and snapshot tests",
+            Lane::Cargo,
+            &["build"],
+            unit,
+        ),
+        group(
+            "clippy",
+            "no warnings in any target",
+            Lane::Cargo,
+            &[],
+            clippy,
+        ),
+        group(
+            "doc",
+            "documentation builds without warnings",
+            Lane::Cargo,
+            &[],
+            doc,
+        ),
+        group(
+            "runner",
+            "the Python side, with every Python found",
+            Lane::Any,
+            &[],
+            runner,
+        ),
+        group(
+            "integration",
+            "real sandboxes, servers and files",
+            Lane::Sandbox,
+            TOOLS,
+            integration,
+        ),
+        group(
+            "integration-user",
+            "the same as an ordinary user (when root)",
+            Lane::Sandbox,
+            TOOLS,
+            integration_user,
+        ),
+        group(
+            "escape",
+            "attacks, each with its negative control",
+            Lane::Sandbox,
+            TOOLS,
+            escape,
+        ),
+        group(
+            "escape-user",
+            "the same as an ordinary user (when root)",
+            Lane::Sandbox,
+            TOOLS,
+            escape_user,
+        ),
+        group(
+            "sdk",
+            "the official Python SDK against the binary",
+            Lane::Sandbox,
+            TOOLS,
+            sdk,
+        ),
+        group(
+            "node",
+            "the MCP Inspector and the TypeScript SDK against the binary",
+            Lane::Any,
+            TOOLS,
+            node,
+        ),
+    ]
+}
+
+/// The groups of `cargo xtask ci`.
+pub(crate) fn ci() -> Vec<Group> {
+    let mut groups = test();
+    groups.push(Group {
+        name: "deny",
+        about: "advisories, licences and sources of all dependencies (cargo-deny)",
+        lane: Lane::Any,
+        after: &[],
+        run: deny,
+    });
+    groups
+}
+
+/// Arguments as one would type them; none has a blank in it.
+fn cargo(workspace: &Workspace, arguments: &str) -> Command {
+    let mut cargo = command("cargo");
+    cargo
+        .args(arguments.split(' '))
+        .current_dir(&workspace.root)
+        .env("INSTA_UPDATE", "no")
+        .env("CARGO_TERM_COLOR", "never");
+    cargo
+}
+
+fn fmt(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
+    run(&mut cargo(workspace, "fmt --all --check"), log)?;
+    Ok(Ran::Tests)
+}
+
+/// The build with negative controls comes first and is copied away: both share every dependency.
+fn build(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
+    run(
+        &mut cargo(
+            workspace,
+            "build --package mcp-forge --features negative-controls",
+        ),
+        log,
+    )?;
+    copy_executable(&workspace.binary(), &workspace.control_binary)?;
+    run(&mut cargo(workspace, "build --package mcp-forge"), log)?;
+    run(&mut cargo(workspace, "test --workspace --no-run"), log)?;
+    Ok(Ran::Tests)
+}
+
+fn unit(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
+    run(&mut cargo(workspace, "test --workspace --lib --bins"), log)?;
+    Ok(Ran::Tests)
+}
+
+fn clippy(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
+    run(
+        &mut cargo(workspace, "clippy --workspace --all-targets -- -D warnings"),
+        log,
+    )?;
+    Ok(Ran::Tests)
+}
+
+fn doc(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
+    let mut doc = cargo(
+        workspace,
+        "doc --workspace --no-deps --document-private-items",
+    );
+    run(doc.env("RUSTDOCFLAGS", "-D warnings"), log)?;
+    Ok(Ran::Tests)
+}
+
+fn deny(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
+    if find_program("cargo-deny").is_none() {
+        return Ok(Ran::Nothing(
+            "cargo-deny is not installed (cargo install cargo-deny)",
+        ));
+    }
+    run(&mut cargo(workspace, "deny check"), log)?;
+    Ok(Ran::Tests)
+}
+
+fn runner(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
+    let pythons: Vec<_> = (10..=14)
+        .filter_map(|minor| usable_python(&format!("python3.{minor}")))
+        .collect();
+    ensure!(
+        !pythons.is_empty(),
+        "no Python from 3.10 to 3.14 was found on PATH; install python3.11"
+    );
+    let mut failures = Vec::new();
+    for python in pythons {
+        // -s: without the packages of whoever runs the tests.
+        let mut tests = command(&python);
+        tests
+            .args([
+                "-s",
+                "-B",
+                "-m",
+                "unittest",
+                "discover",
+                "-s",
+                "runner/tests",
+            ])
+            .current_dir(&workspace.root);
+        failures.extend(run(&mut tests, log).err().map(|error| format!("{error:#}")));
+    }
+    ensure!(failures.is_empty(), "{}", failures.join("; "));
+    Ok(Ran::Tests)
+}
+
+/// On PATH, or among pyenv's: it puts a shim on PATH for every version, but lets only some run.
+fn usable_python(name: &str) -> Option<PathBuf> {
+    let versions = env::var_os("PYENV_ROOT").map(|root| Path::new(&root).join("versions"));
+    let of_pyenv = versions
+        .and_then(|versions| fs::read_dir(versions).ok())
+        .into_iter()
+        .flatten()
+        .filter_map(|version| Some(version.ok()?.path().join("bin").join(name)))
+        .filter(|python| python.is_file());
+    find_program(name)
+        .into_iter()
+        .chain(of_pyenv)
+        .find(|python| succeeds(command(python).args(["-c", "import sys"])))
+}
+
+fn integration(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
+    run(
+        with_tools(&mut integration_tests(workspace)?, workspace).args(["--skip", "escape"]),
+        log,
+    )?;
+    Ok(Ran::Tests)
+}
+
+fn escape(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
+    run(
+        with_tools(&mut integration_tests(workspace)?, workspace).arg("escape"),
+        log,
+    )?;
+    Ok(Ran::Tests)
+}
+
+fn integration_user(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
+    ordinary_user::run_tests(
+        &integration_test_binary(workspace)?,
+        &["--skip", "escape"],
+        workspace,
+        log,
+    )
+}
+
+fn escape_user(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
+    ordinary_user::run_tests(
+        &integration_test_binary(workspace)?,
+        &["escape"],
+        workspace,
+        log,
+    )
+}
+
+fn integration_tests(workspace: &Workspace) -> anyhow::Result<Command> {
+    let mut tests = command(integration_test_binary(workspace)?);
+    // The directory that `cargo test` would use.
+    tests.current_dir(workspace.root.join("crates/mcp-forge"));
+    tests.env("FORGE_TEST_BINARY", workspace.binary());
+    tests.env("FORGE_TEST_CONTROL_BINARY", &workspace.control_binary);
+    Ok(tests)
+}
+
+/// Run directly, so that it does not wait for the lock that clippy holds meanwhile. Cargo's build
+/// printed its name: `Executable tests/it/main.rs (target/debug/deps/it-0123456789abcdef)`.
+fn integration_test_binary(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    let log = fs::read_to_string(workspace.log_path("build"))
+        .context("the group `build` leaves its log")?;
+    let path = log
+        .lines()
+        .filter_map(|line| {
+            line.trim_start()
+                .strip_prefix("Executable tests/it/main.rs (")
+        })
+        .find_map(|rest| rest.strip_suffix(')'))
+        .context("cargo did not print where the integration tests are")?;
+    Ok(workspace.root.join(path))
+}
+
+fn sdk(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
+    let mut driver = command(workspace.python());
+    driver
+        .args(["-B", "tests/clients/sdk.py"])
+        .current_dir(&workspace.root);
+    run(
+        driver
+            .env("FORGE_TEST_BINARY", workspace.binary())
+            .env("FORGE_TEST_TOOLS", &workspace.tools),
+        log,
+    )?;
+    Ok(Ran::Tests)
+}
+
+fn node(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
+    let mut driver = command(install::node(workspace));
+    driver
+        .arg("tests/clients/node.mjs")
+        .current_dir(&workspace.root);
+    run(
+        driver
+            .env("FORGE_TEST_BINARY", workspace.binary())
+            .env("FORGE_TEST_TOOLS", &workspace.tools),
+        log,
+    )?;
+    Ok(Ran::Tests)
+}
+
+fn with_tools<'a>(tests: &'a mut Command, workspace: &Workspace) -> &'a mut Command {
+    tests
+        .env("FORGE_TEST_TOOLS", &workspace.tools)
+        .env("INSTA_UPDATE", "no")
+        .env("INSTA_WORKSPACE_ROOT", &workspace.root)
+}
+
+/// Replaces `to`, which another process may be running.
+pub(crate) fn copy_executable(from: &Path, to: &Path) -> anyhow::Result<()> {
+    if let Some(directory) = to.parent() {
+        fs::create_dir_all(directory)?;
+    }
+    let beside = to.with_extension("new");
+    fs::copy(from, &beside).with_context(|| format!("cannot copy {}", from.display()))?;
+    fs::rename(&beside, to).with_context(|| format!("cannot create {}", to.display()))
+}

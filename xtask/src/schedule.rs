@@ -1,0 +1,234 @@
+//! Runs groups, in parallel where they do not disturb each other, and says how it went.
+
+use std::{
+    fs,
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::ensure;
+
+use crate::{
+    counts::Counts,
+    groups::{Group, Lane, Ran},
+    workspace::Workspace,
+};
+
+/// How one group went.
+#[derive(Debug)]
+pub(crate) struct Report {
+    name: &'static str,
+    counts: Counts,
+    took: Duration,
+    outcome: Result<Ran, String>,
+}
+
+impl Report {
+    /// Whether the group succeeded.
+    pub(crate) fn passed(&self) -> bool {
+        self.outcome.is_ok()
+    }
+}
+
+/// Runs every group as soon as the ones it comes after are done and its lane is free. A failure
+/// stops only the groups that need the failed one.
+pub(crate) fn run(groups: &[&Group], workspace: &Workspace) -> Vec<Report> {
+    let mut waiting: Vec<&Group> = groups.to_vec();
+    let mut running: Vec<&Group> = Vec::new();
+    let mut reports: Vec<Report> = Vec::new();
+    let (sender, finished) = mpsc::channel();
+    thread::scope(|scope| {
+        loop {
+            fail_those_in_vain(&mut waiting, &mut reports);
+            while let Some(group) = take_ready(&mut waiting, &running, &reports) {
+                running.push(group);
+                println!("start   {}", group.name);
+                let sender = sender.clone();
+                scope.spawn(move || sender.send(run_one(group, workspace)));
+            }
+            if running.is_empty() {
+                break;
+            }
+            let Ok(report) = finished.recv() else { break };
+            running.retain(|group| group.name != report.name);
+            print_report(&report, workspace);
+            reports.push(report);
+        }
+    });
+    reports
+}
+
+/// A table of all groups, the reasons of those that failed, and the line that CI reads.
+pub(crate) fn print_summary(reports: &[Report]) {
+    println!(
+        "\n{:<17} {:<7} {:>7} {:>7} {:>9}",
+        "group", "result", "passed", "failed", "time"
+    );
+    for report in reports {
+        let result = match report.outcome {
+            Ok(Ran::Tests) => "ok",
+            Ok(Ran::Nothing(_)) => "nothing",
+            Err(_) => "FAILED",
+        };
+        let Counts { passed, failed } = report.counts;
+        println!(
+            "{:<17} {result:<7} {passed:>7} {failed:>7} {:>7.1} s",
+            report.name,
+            report.took.as_secs_f64()
+        );
+    }
+    for report in reports {
+        match &report.outcome {
+            Ok(Ran::Tests) => {}
+            Ok(Ran::Nothing(reason)) => println!("\n{}: nothing was run: {reason}", report.name),
+            Err(failure) => println!("\n{}: {failure}", report.name),
+        }
+    }
+    let total = reports
+        .iter()
+        .map(|report| report.counts)
+        .fold(Counts::default(), Counts::plus);
+    println!("\n{} passed, {} failed", total.passed, total.failed);
+}
+
+fn take_ready<'a>(
+    waiting: &mut Vec<&'a Group>,
+    running: &[&Group],
+    reports: &[Report],
+) -> Option<&'a Group> {
+    let done = |name: &str| {
+        reports
+            .iter()
+            .any(|report| report.name == name && report.passed())
+    };
+    let lane_is_free =
+        |lane: Lane| lane == Lane::Any || running.iter().all(|group| group.lane != lane);
+    let index = waiting
+        .iter()
+        .position(|group| lane_is_free(group.lane) && group.after.iter().all(|name| done(name)))?;
+    Some(waiting.remove(index))
+}
+
+fn fail_those_in_vain(waiting: &mut Vec<&Group>, reports: &mut Vec<Report>) {
+    let failed_need = |group: &Group, reports: &[Report]| {
+        group.after.iter().copied().find(|name| {
+            reports
+                .iter()
+                .any(|report| report.name == *name && !report.passed())
+        })
+    };
+    while let Some((index, needed)) = waiting
+        .iter()
+        .enumerate()
+        .find_map(|(index, group)| Some((index, failed_need(group, reports)?)))
+    {
+        let group = waiting.remove(index);
+        println!("FAILED  {}: not run, it needs `{needed}`", group.name);
+        reports.push(Report {
+            name: group.name,
+            counts: Counts {
+                passed: 0,
+                failed: 1,
+            },
+            took: Duration::ZERO,
+            outcome: Err(format!(
+                "not run, because it needs `{needed}`, which failed"
+            )),
+        });
+    }
+}
+
+fn run_one(group: &Group, workspace: &Workspace) -> Report {
+    let started = Instant::now();
+    let outcome = workspace
+        .create_log(group.name)
+        .and_then(|log| (group.run)(workspace, &log));
+    let output = read_log(group.name, workspace);
+    let outcome = outcome.and_then(|ran| {
+        ensure!(!Counts::ran_nothing(&output), "no test was run");
+        Ok(ran)
+    });
+    Report {
+        name: group.name,
+        counts: match outcome {
+            Ok(Ran::Nothing(_)) => Counts::default(),
+            _ => Counts::read(&output, outcome.is_ok()),
+        },
+        took: started.elapsed(),
+        outcome: outcome.map_err(|error| format!("{error:#}")),
+    }
+}
+
+fn print_report(report: &Report, workspace: &Workspace) {
+    let seconds = report.took.as_secs_f64();
+    let failure = match &report.outcome {
+        Ok(Ran::Tests) => {
+            return println!(
+                "ok      {} ({seconds:.1} s, {} passed)",
+                report.name, report.counts.passed
+            );
+        }
+        Ok(Ran::Nothing(reason)) => return println!("nothing {}: {reason}", report.name),
+        Err(failure) => failure,
+    };
+    println!("FAILED  {} ({seconds:.1} s): {failure}", report.name);
+    for line in read_log(report.name, workspace).lines() {
+        println!("  {} | {line}", report.name);
+    }
+}
+
+fn read_log(group: &str, workspace: &Workspace) -> String {
+    fs::read(workspace.log_path(group))
+        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use anyhow::bail;
+
+    use super::*;
+
+    fn group(name: &'static str, after: &'static [&'static str], run: crate::groups::Run) -> Group {
+        Group {
+            name,
+            about: "",
+            lane: Lane::Any,
+            after,
+            run,
+        }
+    }
+
+    fn fine(workspace: &Workspace, _: &File) -> anyhow::Result<Ran> {
+        fs::metadata(&workspace.root)?;
+        Ok(Ran::Tests)
+    }
+
+    fn broken(_: &Workspace, _: &File) -> anyhow::Result<Ran> {
+        bail!("broken on purpose")
+    }
+
+    #[test]
+    fn a_failure_stops_what_needs_it_and_nothing_else() {
+        let groups = [
+            group("schedule-test-a", &[], broken),
+            group("schedule-test-b", &["schedule-test-a"], fine),
+            group("schedule-test-c", &["schedule-test-b"], fine),
+            group("schedule-test-d", &[], fine),
+        ];
+        let reports = run(
+            &groups.iter().collect::<Vec<_>>(),
+            &Workspace::find().unwrap(),
+        );
+        let passed: Vec<_> = reports
+            .iter()
+            .filter(|report| report.passed())
+            .map(|report| report.name)
+            .collect();
+        assert_eq!(passed, ["schedule-test-d"]);
+        assert_eq!(reports.len(), 4);
+    }
+}
