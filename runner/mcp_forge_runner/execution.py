@@ -10,7 +10,7 @@ from sys import setprofile, settrace
 
 from . import hooks, originals, values
 from .channel import Closed, TooLarge, encode
-from .reprs import bounded_repr, class_name, safe_str
+from .reprs import bounded_repr, class_mro, class_name, safe_str, traceback_of
 
 FILENAME = "<execution>"
 CO_COROUTINE = 0x80
@@ -21,6 +21,7 @@ FUTURE_FLAGS = 0x1FFF << 17
 # The frame must hold the whole report, whatever the caps say.
 MAX_RESULT_BYTES = 8 << 20
 MAX_REPR_CHARS = 256 << 10
+RESERVE_BYTES = 8 << 20
 LAST_RESORT = encode(
     {
         "type": "done",
@@ -40,22 +41,24 @@ def run_turn(channel, request: dict) -> None:
     """Runs an `execute` request and sends its `done`. In a forked child it does not return."""
     originals.allow_interrupt()
     turn = Turn(channel, request)
-    problem, value = None, None
     try:
         try:
-            value = turn.execute()
-        finally:
-            # At once, before any call: a tracer would see, and could break, all that follows.
-            settrace(None)
-            setprofile(None)
-    except BaseException as caught:
-        problem = caught
-    originals.settle()
+            turn.execute()
+        except BaseException as caught:
+            turn.problem = caught
+        # At once, before any call: a tracer would see, and could break, all that follows.
+        setprofile(None)
+        settrace(None)
+        originals.settle()
+    except BaseException:
+        # An alarm that was due after the code had ended, or a profiler that saw its own end.
+        originals.settle()
+    turn.reserve = None
     if not channel.in_owner():
-        leave_child(problem, turn)
+        leave_child(turn)
     payload = LAST_RESORT
     try:
-        payload = turn.report(problem, value)
+        payload = turn.report()
     except BaseException:
         originals.settle()
     flush_streams()
@@ -81,9 +84,12 @@ class Turn:
         self.lines = []
         self.displays = None
         self.truncated = {}
+        self.value, self.problem = None, None
+        # Given back when the code has ended, so that a MemoryError can be reported.
+        self.reserve = bytearray(RESERVE_BYTES)
 
     def execute(self):
-        """Runs the code; the value of its last expression, or whatever it raises."""
+        """Runs the code and keeps the value of its last expression, or raises what it raises."""
         source = normalize(self.code)
         self.lines = [line + "\n" for line in source.split("\n")]
         codes, has_value = compile_source(source)
@@ -96,7 +102,7 @@ class Turn:
         else:
             for code in codes:
                 value = eval(code, module.__dict__)
-        return value if has_value else None
+        self.value = value if has_value else None
 
     def make_module(self):
         """A fresh `__main__`, with the tools, `ToolError` and `display` in it."""
@@ -152,15 +158,15 @@ class Turn:
             file.write("".join(self.lines))
         sys.modules["__main__"].__file__ = path
 
-    def report(self, problem, value) -> bytes:
+    def report(self) -> bytes:
         """The `done` message. Calls the value's own methods, so anything may happen in it."""
         done = {"type": "done"}
         with originals.Lent():
+            if self.problem is not None:
+                done["error"] = self.describe(self.problem)
+            elif self.value is not None:
+                self.describe_result(self.value, done)
             self.show_figures()
-            if problem is not None:
-                done["error"] = self.describe(problem)
-            elif value is not None:
-                self.describe_result(value, done)
             if self.displays is not None:
                 self.displays.finish()
                 self.note("displays", self.displays.left_out)
@@ -177,6 +183,9 @@ class Turn:
             originals.settle()
 
     def describe(self, problem) -> dict:
+        """The exception for `done`. Of a MemoryError the variables are dropped before."""
+        if MemoryError in class_mro(type(problem)):
+            release_frames(problem)
         try:
             from .tracebacks import describe
 
@@ -184,7 +193,7 @@ class Turn:
             self.note("traceback", left_out)
             return error
         except BaseException:
-            originals.settle()
+            settrace(None)
             name, message = class_name(type(problem)), safe_str(problem)[:1000]
             return {"type": name, "message": message, "traceback": f"{name}: {message}\n"}
 
@@ -268,6 +277,17 @@ def ends_in_semicolon(source: str, statement) -> bool:
     return "\n".join([rest, *lines[1:]]).lstrip(" \t\f\\\n").startswith(";")
 
 
+def release_frames(problem: BaseException) -> None:
+    """Drops the variables of the frames that an exception went through."""
+    step = traceback_of(problem)
+    while step is not None:
+        try:
+            step.tb_frame.clear()
+        except RuntimeError:
+            pass  # a frame that still runs: ours
+        step = step.tb_next
+
+
 def flush_streams() -> None:
     """Sends on what Python and C still hold of the output. User code may have closed all."""
     for stream in (*standard_streams, sys.__dict__.get("stdout"), sys.__dict__.get("stderr")):
@@ -286,10 +306,10 @@ def flush_streams() -> None:
         return
 
 
-def leave_child(problem, turn: Turn) -> None:
+def leave_child(turn: Turn) -> None:
     """Ends a child that user code forked and let run to the end of the code, as Python would."""
-    status = 0
-    if isinstance(problem, SystemExit):
+    status, problem = 0, turn.problem
+    if type(problem) is SystemExit:
         status = problem.code if isinstance(problem.code, int) else int(problem.code is not None)
     elif problem is not None:
         status = 1

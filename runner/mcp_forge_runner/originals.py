@@ -19,6 +19,7 @@ from sys import setprofile, setrecursionlimit, setswitchinterval, settrace
 ALL_SIGNALS = frozenset(_signal.valid_signals())
 TIMERS = (_signal.ITIMER_REAL, _signal.ITIMER_VIRTUAL, _signal.ITIMER_PROF)
 RECURSION_LIMIT = sys.getrecursionlimit()
+ATTEMPTS = 5
 SWITCH_INTERVAL = sys.getswitchinterval()
 
 live_builtins = vars(builtins)
@@ -53,6 +54,8 @@ class Lent:
         for name in ("meta_path", "path_hooks"):
             self.hooks[name] = getattr(sys, name, [])
             setattr(sys, name, list(remembered[name]))
+        self.hooks["modules"] = getattr(sys, "modules", {})
+        sys.modules = live_modules
         return self
 
     def __exit__(self, *exception):
@@ -70,21 +73,21 @@ def settle() -> None:
     Signals that have a Python handler are ignored from here on, because a handler would run,
     and raise, in the middle of the runner.
     """
-    settrace(None)
-    setprofile(None)
-    for attempt in range(3):
+    for attempt in range(ATTEMPTS):
         try:
-            setrecursionlimit(RECURSION_LIMIT)
-            setswitchinterval(SWITCH_INTERVAL)
             for timer in TIMERS:
                 setitimer(timer, 0)
             for number in ALL_SIGNALS:
                 if callable(getsignal(number)):
                     signal(number, SIG_IGN)
+            setprofile(None)
+            settrace(None)
+            setswitchinterval(SWITCH_INTERVAL)
             stop_monitoring()
+            setrecursionlimit(RECURSION_LIMIT)
             return
         except BaseException:
-            # A handler that was already due: it has had its say.
+            # A handler that was already due, or a tracer: it has had its say.
             continue
 
 

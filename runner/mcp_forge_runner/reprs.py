@@ -2,6 +2,8 @@
 
 from .originals import BUILTINS as __builtins__
 
+from sys import setprofile, settrace
+
 # Longer numbers are shown in base 16: decimal takes quadratic time, and Python refuses it.
 DECIMAL_BITS = 14_000
 DEPTH_LIMIT = 100
@@ -14,6 +16,7 @@ class_dict = type.__dict__["__dict__"].__get__
 class_name = type.__dict__["__name__"].__get__
 class_module = type.__dict__["__module__"].__get__
 class_attribute = type.__getattribute__
+traceback_of = BaseException.__dict__["__traceback__"].__get__
 
 
 class Full(Exception):
@@ -134,18 +137,29 @@ def bounded_repr(value, limit: int):
 
 def safe_repr(value) -> str:
     """`repr(value)` as an exact `str`. Of a failing `__repr__` it says so."""
-    try:
-        return str.__str__(repr(value))
-    except BaseException as problem:
-        return describe_failure(value, problem)
+    return ask_for_text(repr, value)
 
 
 def safe_str(value) -> str:
     """`str(value)` as an exact `str`. Of a failing `__str__` it says so."""
+    return ask_for_text(str, value)
+
+
+def ask_for_text(function, value) -> str:
     try:
-        return str.__str__(str(value))
+        text = str.__str__(function(value))
     except BaseException as problem:
-        return describe_failure(value, problem)
+        text = problem
+    # A method may leave a tracer behind, which would break the next call.
+    try:
+        setprofile(None)
+    except BaseException:
+        pass  # the profiler saw its own end and raised; that ended it
+    try:
+        settrace(None)
+    except BaseException:
+        pass  # an audit hook refuses it; what it allows will do
+    return text if type(text) is str else describe_failure(value, text)
 
 
 def describe_failure(value, problem) -> str:

@@ -3,9 +3,10 @@
 from .originals import BUILTINS as __builtins__
 
 import os
+from sys import settrace
 
 from .originals import Lent
-from .reprs import class_name, cut_middle, safe_str
+from .reprs import class_name, cut_middle, safe_str, traceback_of
 
 OWN_DIRECTORY = os.path.dirname(__file__) or "<mcp_forge_runner>"
 # Of a deeper stack only the innermost frames are read.
@@ -20,12 +21,8 @@ def describe(problem: BaseException, filename: str, lines: list, limit: int):
     try:
         text = format_exception(problem, filename, lines)
     except BaseException:
-        try:
-            # Out of memory, perhaps: the frames hold the variables that took it.
-            release_frames(problem)
-            text = format_exception(problem, filename, lines)
-        except BaseException:
-            text = format_plainly(problem, filename, lines)
+        settrace(None)  # what `__str__` left behind; before the next call
+        text = format_plainly(problem, filename, lines)
     text, left_out = cut_middle(text, limit)
     message = cut_middle(message_of(problem), limit)[0]
     return {"type": class_name(type(problem)), "message": message, "traceback": text}, left_out
@@ -44,7 +41,7 @@ def format_exception(problem: BaseException, filename: str, lines: list) -> str:
 
         register_source(linecache, filename, lines)
         report = traceback.TracebackException(
-            type(problem), problem, problem.__traceback__, limit=-MAX_FRAMES, compact=True
+            type(problem), problem, traceback_of(problem), limit=-MAX_FRAMES, compact=True
         )
         hide_own_frames(report, filename)
         return "".join(report.format())
@@ -78,21 +75,10 @@ def is_own(filename: str) -> bool:
     return filename.startswith(OWN_DIRECTORY)
 
 
-def release_frames(problem: BaseException) -> None:
-    """Drops the variables of the frames that the exception went through."""
-    step = problem.__traceback__
-    while step is not None:
-        try:
-            step.tb_frame.clear()
-        except RuntimeError:
-            pass  # a frame that still runs
-        step = step.tb_next
-
-
 def format_plainly(problem: BaseException, filename: str, lines: list) -> str:
     """The same by hand, for when the standard library cannot."""
     parts = ["Traceback (most recent call last):\n"]
-    step = problem.__traceback__
+    step = traceback_of(problem)
     while step is not None and len(parts) < MAX_FRAMES:
         code = step.tb_frame.f_code
         if not is_own(code.co_filename):

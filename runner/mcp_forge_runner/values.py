@@ -162,7 +162,7 @@ class Conversion:
         for item in base.__iter__(value):
             if self.room < NOTE_BYTES:
                 break
-            self.room -= 1
+            self.room -= 1 if result else 0  # the comma
             result.append(self.convert(item, depth + 1))
         missing = count - len(result)
         self.leave(value, missing)
@@ -179,7 +179,7 @@ class Conversion:
         result, numbers = {}, {}
         for key, item in dict.items(value):
             name = unique(key_text(key), result, numbers)
-            size = len(escape(name)) + 2
+            size = len(escape(name)) + (2 if result else 1)
             if self.room < NOTE_BYTES + size:
                 break
             self.room -= size

@@ -109,9 +109,11 @@ fn last_lines(listed: &Listed, count: usize) -> Result<Vec<Value>, AuditError> {
     let mut start = size(&file, &listed.path)?;
     let floor = start.saturating_sub(MAX_TAIL_BYTES);
     let mut bytes: Vec<u8> = Vec::new();
-    while start > floor && bytes.iter().filter(|byte| **byte == b'\n').count() <= count {
+    let mut newlines = 0;
+    while start > floor && newlines <= count {
         let from = start.saturating_sub(CHUNK_BYTES).max(floor);
         let mut chunk = read_range(&mut file, &listed.path, from, start - from)?;
+        newlines += chunk.split(|byte| *byte == b'\n').count() - 1;
         chunk.append(&mut bytes);
         (bytes, start) = (chunk, from);
     }

@@ -13,6 +13,8 @@ use tokio::{
     time::{Instant, sleep, sleep_until, timeout},
 };
 
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
 use super::{
     UpstreamState, UpstreamStatus,
     connection::{Connection, Link},
@@ -29,6 +31,8 @@ const MAX_DELAY: Duration = Duration::from_secs(30);
 const WORTH_WAITING: Duration = Duration::from_secs(1);
 /// An upstream that lived this long starts over with its delays.
 const GOOD_LIFE: Duration = Duration::from_mins(1);
+/// What a start gets to notice that it is not wanted any more.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_REASON_CHARS: usize = 1200;
 
 /// One configured MCP server and what has become of it.
@@ -39,6 +43,9 @@ pub(super) struct Upstream {
     pub(super) secrets: Secrets,
     state: watch::Sender<State>,
     failures: AtomicU32,
+    /// Ends attempts to start when the bridge is shut down.
+    stop: CancellationToken,
+    starts: TaskTracker,
 }
 
 enum State {
@@ -60,6 +67,8 @@ impl Upstream {
             secrets,
             state,
             failures: AtomicU32::new(0),
+            stop: CancellationToken::new(),
+            starts: TaskTracker::new(),
         })
     }
 
@@ -78,7 +87,11 @@ impl Upstream {
             due
         });
         if begins {
-            tokio::spawn(Arc::clone(self).bring_up());
+            let this = Arc::clone(self);
+            self.starts.spawn(async move {
+                let stop = this.stop.clone();
+                stop.run_until_cancelled(Box::pin(this.bring_up())).await;
+            });
         }
     }
 
@@ -153,6 +166,10 @@ impl Upstream {
     /// Ends the connection for good and waits, bounded, until nothing of it is left.
     pub(super) async fn close(&self) {
         let before = self.state.send_replace(State::Closed);
+        self.stop.cancel();
+        self.starts.close();
+        // A start that is cut short kills what it had started.
+        let _ = timeout(CLOSE_TIMEOUT, self.starts.wait()).await;
         if let State::Ready(connection) = before {
             connection.close("the bridge is shut down");
             connection.gone().await;

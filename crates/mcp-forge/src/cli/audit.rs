@@ -122,9 +122,9 @@ fn print(records: &[Value], is_json: bool) -> Result<(), CliError> {
     let mut out = io::stdout().lock();
     for record in records {
         if is_json {
-            writeln!(out, "{record}")?
+            writeln!(out, "{record}")?;
         } else {
-            writeln!(out, "{}", line(record))?
+            writeln!(out, "{}", line(record))?;
         }
     }
     out.flush()?;
@@ -162,23 +162,23 @@ fn line(record: &Value) -> String {
 fn verification_text(verification: &Verification, screen: Screen) -> String {
     let mut lines = Vec::new();
     for chain in &verification.chains {
-        let mut line = format!(
+        let mut parts = vec![format!(
             "{}: {} records in {} files",
             chain.chain, chain.records, chain.files
-        );
+        )];
         if chain.first_sequence > 0 {
-            line += &format!(
-                ", older ones before record {} were removed",
+            parts.push(format!(
+                "older ones before record {} were removed",
                 chain.first_sequence
-            );
+            ));
         }
         if !chain.ended {
-            line += ", its server still runs or was killed";
+            parts.push("its server still runs or was killed".to_owned());
         }
         if let Some(file) = &chain.torn {
-            line += &format!(", the last line of {file} was cut off by a crash");
+            parts.push(format!("the last line of {file} was cut off by a crash"));
         }
-        lines.push(printable(&line));
+        lines.push(printable(&parts.join(", ")));
     }
     for name in &verification.ignored {
         lines.push(printable(&format!("{name}: not part of the log")));

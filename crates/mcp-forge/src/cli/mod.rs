@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand, builder::styling};
 use crate::{
     audit::{Audit, AuditError},
     bridge::{Bridge, GrantError},
-    config::{Config, ConfigError, Loaded, Sources},
+    config::{Config, ConfigError, Sources},
     engine::native::Native,
     mcp::ServeError,
     service::{Service, ServiceError},
@@ -59,6 +59,7 @@ pub struct Arguments {
 
 /// Where to find things; the same for every command.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Global options")]
 struct PlaceArguments {
     /// Configuration file [default: ~/.config/mcp-forge/config.yaml, if it is there]
     #[arg(long, global = true, value_name = "FILE")]

@@ -43,7 +43,7 @@ Examples:
   mcp-forge run -c 'import sys; sys.version'
   mcp-forge run script.py --timeout 5m
   echo '6 * 7' | mcp-forge run -
-  mcp-forge run --tools filesystem_read_text_file -c 'len(filesystem_read_text_file(path=\"/data/log\"))'
+  mcp-forge run --tools files_read -c 'len(files_read(path=\"/data/log\"))'
   mcp-forge run plot.py --save-displays figures/
   mcp-forge run -c '{\"a\": 1}' --json
 

@@ -1,5 +1,7 @@
 //! `mcp-forge serve`: an MCP server on standard input and output.
 
+use std::path::PathBuf;
+
 use crate::{config::Config, mcp};
 
 use super::{CliError, Exit, service};
@@ -21,13 +23,19 @@ pub(super) struct ServeArguments {
     /// Serve over HTTP at this address instead (not available yet)
     #[arg(long, value_name = "ADDR")]
     http: Option<String>,
+    /// Socket of the container API, for the podman engine (kept, not used yet)
+    #[arg(long, value_name = "PATH")]
+    podman_socket: Option<PathBuf>,
 }
 
-pub(super) async fn run(arguments: ServeArguments, config: Config) -> Result<Exit, CliError> {
+pub(super) async fn run(arguments: ServeArguments, mut config: Config) -> Result<Exit, CliError> {
     if arguments.http.is_some() {
         let problem =
             "--http is not available yet: leave it out to serve on standard input and output";
         return Err(CliError::Usage(problem.to_owned()));
+    }
+    if let Some(socket) = arguments.podman_socket {
+        config.later.podman_socket = Some(socket);
     }
     mcp::serve_stdio(service(config)?).await?;
     Ok(Exit::Success)

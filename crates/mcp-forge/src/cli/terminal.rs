@@ -87,9 +87,9 @@ pub(super) fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {
         if is_unsafe(letter) {
-            out.extend(letter.escape_unicode())
+            out.extend(letter.escape_unicode());
         } else {
-            out.push(letter)
+            out.push(letter);
         }
     }
     out

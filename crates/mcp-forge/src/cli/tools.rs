@@ -81,19 +81,19 @@ fn find<'a>(catalogue: &'a Catalogue, name: &str) -> Result<&'a ToolInfo, CliErr
     if let Some(tool) = catalogue.tools.iter().find(|tool| tool.name == name) {
         return Ok(tool);
     }
-    let mut problem = format!("there is no tool {name:?}");
-    match nearest(name, catalogue.tools.iter().map(|tool| tool.name.as_str())) {
-        Some(meant) => problem.push_str(&format!(". Did you mean {meant}?")),
-        None => problem.push_str(": `mcp-forge tools` lists those that there are"),
-    }
-    for upstream in catalogue
+    let hint = match nearest(name, catalogue.tools.iter().map(|tool| tool.name.as_str())) {
+        Some(meant) => format!("Did you mean {meant}?"),
+        None => "`mcp-forge tools` lists those that there are".to_owned(),
+    };
+    let down = catalogue
         .upstreams
         .iter()
         .filter(|upstream| upstream.error.is_some())
-    {
-        problem.push_str(&format!(". {}", failure(upstream)));
-    }
-    Err(CliError::Usage(problem))
+        .map(failure);
+    let sentences = [format!("there is no tool {name:?}"), hint]
+        .into_iter()
+        .chain(down);
+    Err(CliError::Usage(sentences.collect::<Vec<_>>().join(". ")))
 }
 
 fn one_tool(tool: &ToolInfo, is_json: bool, screen: Screen) -> String {
@@ -102,29 +102,27 @@ fn one_tool(tool: &ToolInfo, is_json: bool, screen: Screen) -> String {
     if is_json {
         return pretty(&json!(tool)) + "\n";
     }
-    let mut text = format!("{}\n\n", screen.bold(&printable(&tool.signature)));
-    if let Some(title) = &tool.title {
-        text += &format!("{}\n\n", printable(title));
-    }
-    text += &format!("{}\n\n", printable(tool.description.trim()));
-    text += &format!(
-        "The tool {} of the server {}.\n",
+    let mut parts = vec![screen.bold(&printable(&tool.signature)).to_string()];
+    parts.extend(tool.title.as_deref().map(printable));
+    parts.push(printable(tool.description.trim()));
+    parts.push(format!(
+        "The tool {} of the server {}.",
         printable(&tool.tool),
         printable(&tool.upstream)
-    );
-    text += &format!(
-        "\n{}\n{}\n",
+    ));
+    parts.push(format!(
+        "{}\n{}",
         screen.bold("Arguments"),
         printable(&pretty(&tool.input_schema))
-    );
+    ));
     if let Some(schema) = &tool.output_schema {
-        text += &format!(
-            "\n{}\n{}\n",
+        parts.push(format!(
+            "{}\n{}",
             screen.bold("Structured answer"),
             printable(&pretty(schema))
-        );
+        ));
     }
-    text
+    parts.join("\n\n") + "\n"
 }
 
 fn all_tools(catalogue: &Catalogue, is_json: bool, screen: Screen) -> String {

@@ -27,6 +27,7 @@ pub(super) fn build(
         return Err(reader.error("security.enforce_resource_limits", problem));
     }
     let later = later(reader, &data_dir)?;
+    let (upstreams, mut warnings) = upstreams::read(reader)?;
     let config = Config {
         default_limits,
         max_limits,
@@ -56,11 +57,11 @@ pub(super) fn build(
             },
         },
         audit_dir: audit_directory(reader, &data_dir)?,
-        upstreams: upstreams::read(reader)?,
+        upstreams,
         later,
         data_dir,
     };
-    let warnings = warnings(&config);
+    warnings.extend(weakened(&config));
     Ok((config, warnings))
 }
 
@@ -202,7 +203,8 @@ fn audit_directory(reader: &Reader<'_>, data_dir: &Path) -> Result<PathBuf, Conf
     }
 }
 
-fn warnings(config: &Config) -> Vec<String> {
+/// What an operator chose that protects or does less than it may seem.
+fn weakened(config: &Config) -> Vec<String> {
     let mut warnings = Vec::new();
     if config.later.allow_network {
         warnings.push(

@@ -300,6 +300,7 @@ fn files_of_desktop_clients_are_read_as_they_are() {
 	"globalShortcut": "Ctrl+Space",
 	"mcpServers": {
 		"files": {"command": "npx", "args": ["-y", "server", "/tmp"], "env": {"A": "b"}},
+		"forge": {"command": "/usr/local/bin/mcp-forge", "args": ["serve"]},
 		"off": {"command": "gone", "env": {"TOKEN": "${NOT_SET_ANYWHERE}"}, "disabled": true}
 	}
 }"#;
@@ -310,7 +311,7 @@ fn files_of_desktop_clients_are_read_as_they_are() {
         loaded.config.upstreams.keys().collect::<Vec<_>>(),
         ["files"]
     );
-    assert_eq!(loaded.warnings.len(), 1);
+    assert_eq!(loaded.warnings.len(), 2, "{:?}", loaded.warnings);
 
     let code = r#"{
 	"inputs": [],

@@ -1,6 +1,6 @@
 //! The MCP servers under `mcp_tools`, in the form that desktop clients' own files have.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::Path};
 
 use super::{
     Transport, Upstream,
@@ -36,13 +36,16 @@ pub(super) fn adopt_synonyms(tree: &mut Node, errors: &Places<'_>) -> Result<(),
     Ok(())
 }
 
-/// Reads the upstreams; disabled ones are left out.
+/// Reads the upstreams; disabled ones are left out, and so, with a warning, is MCP-Forge itself: a
+/// desktop client's file lists it among its servers, and it would start itself without end.
 ///
 /// # Errors
 ///
 /// [`ConfigError::Key`] for the first that cannot be reached as it is written.
-pub(super) fn read(reader: &Reader<'_>) -> Result<BTreeMap<String, Upstream>, ConfigError> {
-    let mut upstreams = BTreeMap::new();
+pub(super) fn read(
+    reader: &Reader<'_>,
+) -> Result<(BTreeMap<String, Upstream>, Vec<String>), ConfigError> {
+    let (mut upstreams, mut warnings) = (BTreeMap::new(), Vec::new());
     for (name, node) in reader.named("mcp_tools") {
         let path = show_path(&["mcp_tools".to_owned(), name.to_owned()]);
         if name.is_empty() || name.len() > MAX_NAME || name.chars().any(char::is_control) {
@@ -54,6 +57,16 @@ pub(super) fn read(reader: &Reader<'_>) -> Result<BTreeMap<String, Upstream>, Co
         if inside.flag("disabled") {
             continue;
         }
+        if inside
+            .text("command")
+            .is_some_and(|command| is_ourselves(&command))
+        {
+            let place = inside.errors.place(&node.origin);
+            warnings.push(format!(
+                "{place}: {path}: this starts MCP-Forge itself and is left out"
+            ));
+            continue;
+        }
         let upstream = Upstream {
             transport: transport(&inside, &path)?,
             start_timeout: inside.duration("start_timeout")?,
@@ -61,7 +74,13 @@ pub(super) fn read(reader: &Reader<'_>) -> Result<BTreeMap<String, Upstream>, Co
         };
         upstreams.insert(name.to_owned(), upstream);
     }
-    Ok(upstreams)
+    Ok((upstreams, warnings))
+}
+
+fn is_ourselves(command: &str) -> bool {
+    Path::new(command)
+        .file_name()
+        .is_some_and(|name| name == env!("CARGO_PKG_NAME"))
 }
 
 fn transport(inside: &Reader<'_>, path: &str) -> Result<Transport, ConfigError> {

@@ -3,17 +3,23 @@
 //! One service speaks to clients of 2025-06-18 and 2025-11-25, which begin with `initialize`, and
 //! of 2026-07-28, which do not; `rmcp` tells them apart. Standard output carries only protocol.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use rmcp::{
     ErrorData, RoleServer, ServerHandler, ServiceExt,
     model::{
         CallToolRequestParams, CallToolResponse, CallToolResult, CustomRequest, CustomResult,
         ErrorCode, Implementation, ListResourceTemplatesResult, ListResourcesResult,
-        ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse,
-        ServerCapabilities, ServerConfig,
+        ListToolsResult, PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams,
+        ReadResourceResponse, ServerCapabilities, ServerConfig, SubscriptionFilter,
     },
-    service::{RequestContext, ServerInitializeError},
+    service::{RequestContext, ServerInitializeError, SubscriptionContext},
 };
 use serde_json::Value;
 use tokio::{
@@ -36,7 +42,7 @@ use progress::NewestLine;
 
 /// How long a list of tools waits for upstreams that are still starting. A client asks for it
 /// while it starts, and its user waits.
-const CATALOGUE_PATIENCE: Duration = Duration::from_millis(300);
+const CATALOGUE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What a client may tell its model about the server as a whole.
 const INSTRUCTIONS: &str = "\
@@ -97,6 +103,8 @@ pub async fn serve(
     service.start();
     let client = Client {
         service: Arc::clone(&service),
+        gone: stop.clone(),
+        announcing: AtomicBool::new(false),
     };
     // The client's end cancels `stop`, and that cancels every request that still runs: nobody
     // waits for their answers.
@@ -122,12 +130,17 @@ pub async fn serve(
 #[derive(Debug)]
 struct Client {
     service: Arc<Service>,
+    /// Cancelled when the client hung up.
+    gone: CancellationToken,
+    /// Whether the client will be told once the tools are known.
+    announcing: AtomicBool,
 }
 
 impl ServerHandler for Client {
     fn get_info(&self) -> ServerConfig {
         let capabilities = ServerCapabilities::builder()
             .enable_tools()
+            .enable_tool_list_changed()
             .enable_resources()
             .build();
         ServerConfig::new(capabilities)
@@ -142,15 +155,35 @@ impl ServerHandler for Client {
     async fn list_tools(
         &self,
         _: Option<PaginatedRequestParams>,
-        _: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let tools = timeout(CATALOGUE_PATIENCE, self.service.tools())
-            .await
-            .unwrap_or_default();
-        Ok(ListToolsResult::with_all_items(vec![tool::execute_python(
-            self.service.config(),
-            &tools,
-        )]))
+        let known = timeout(CATALOGUE_PATIENCE, self.service.tools()).await.ok();
+        if known.is_none() {
+            self.announce_later(&context);
+        }
+        let tool = tool::execute_python(self.service.config(), &known.unwrap_or_default());
+        Ok(ListToolsResult::with_all_items(vec![tool]))
+    }
+
+    fn accepted_subscription_filter(&self, _: &SubscriptionFilter) -> Option<SubscriptionFilter> {
+        Some(SubscriptionFilter::builder().tools_list_changed().build())
+    }
+
+    async fn listen(&self, subscription: SubscriptionContext) -> Result<(), ErrorData> {
+        let known = timeout(Duration::ZERO, self.service.tools()).await.is_ok();
+        let told = async {
+            if !known {
+                self.service.tools().await;
+                // A client that is gone ends the subscription below.
+                let _ = subscription.sink().notify_tool_list_changed().await;
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = told => {}
+            () = subscription.cancelled() => {}
+        }
+        Ok(())
     }
 
     async fn call_tool(
@@ -219,6 +252,28 @@ impl ServerHandler for Client {
 }
 
 impl Client {
+    /// Tells the client when the upstreams are up, so that it lists their tools again. From
+    /// 2026-07-28 on a client asks for this itself, with `subscriptions/listen`.
+    fn announce_later(&self, context: &RequestContext<RoleServer>) {
+        let subscribes = context
+            .protocol_version()
+            .is_some_and(|version| version >= ProtocolVersion::V_2026_07_28);
+        if subscribes || self.announcing.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (service, peer, gone) = (
+            Arc::clone(&self.service),
+            context.peer.clone(),
+            self.gone.clone(),
+        );
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = service.tools() => { let _ = peer.notify_tool_list_changed().await; }
+                () = gone.cancelled() => {}
+            }
+        });
+    }
+
     /// Runs code until its end, or `None` when nobody waits for it any more: dropping the
     /// execution kills its sandbox.
     async fn execute(

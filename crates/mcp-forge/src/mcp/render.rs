@@ -44,14 +44,13 @@ pub(super) fn refuse(error: &impl std::fmt::Display) -> CallToolResult {
 }
 
 /// First letter large, full stop at the end: errors are written for chaining, read as sentences.
+/// A first word that is no word, such as a parameter's name, stays as it is.
 pub(super) fn sentence(text: &str) -> String {
-    let mut chars = text.chars();
-    let mut whole: String = chars
-        .next()
-        .into_iter()
-        .flat_map(char::to_uppercase)
-        .chain(chars)
-        .collect();
+    let mut whole = text.to_owned();
+    let first = text.split(' ').next().unwrap_or_default();
+    if first.bytes().all(|byte| byte.is_ascii_alphabetic()) {
+        whole[..first.len().min(1)].make_ascii_uppercase();
+    }
     if !whole.ends_with(['.', '!', '?']) {
         whole.push('.');
     }
@@ -217,6 +216,17 @@ mod tests {
                 display(json!({"text/html": "<b>x</b>", "image/svg+xml": "<svg/>"})),
             ]
         );
+    }
+
+    #[test]
+    fn errors_become_sentences_and_names_stay_names() {
+        assert_eq!(sentence("the server is busy"), "The server is busy.");
+        assert_eq!(
+            sentence("mcp_tools: there is none"),
+            "mcp_tools: there is none."
+        );
+        assert_eq!(sentence("`code` is missing."), "`code` is missing.");
+        assert_eq!(sentence(""), ".");
     }
 
     #[test]

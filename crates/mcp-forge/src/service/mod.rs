@@ -212,22 +212,20 @@ impl Service {
             }
         };
         let isolation = sandbox.isolation.clone();
-        let report = turn::run(
-            sandbox,
-            Turn {
-                code: &checked.code,
-                stubs: grant.stubs(),
-                tools: &AuditedTools {
-                    tools: grant,
-                    audit: &self.audit,
-                    execution_id: id,
-                },
-                observer,
-                limits: &checked.limits,
-                caps: self.config.caps,
+        let turn = Turn {
+            code: &checked.code,
+            stubs: grant.stubs(),
+            tools: &AuditedTools {
+                tools: grant,
+                audit: &self.audit,
+                execution_id: id,
             },
-        )
-        .await;
+            observer,
+            limits: &checked.limits,
+            caps: self.config.caps,
+        };
+        // On the heap: a turn's state is large, and every caller's future would carry it.
+        let report = Box::pin(turn::run(sandbox, turn)).await;
         let written = pending.finish(fields(json!({"success": true})));
         if let Err(error) = written {
             tracing::error!(%error, execution_id = id, "a sandbox's end is missing from the audit log");

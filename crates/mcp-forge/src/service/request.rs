@@ -24,6 +24,9 @@ pub const MAX_CODE_BYTES: usize = 1 << 20;
 /// Most names in `mcp_tools`.
 const MAX_TOOLS: usize = 512;
 
+/// The members of `limits`.
+const LIMITS: [&str; 4] = ["memory", "cpu_quota", "pids", "storage"];
+
 /// Shortest `timeout`.
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
 
@@ -150,7 +153,7 @@ impl LimitsRequest {
             pids: fields.take("pids", "a whole number of processes, for example 64")?,
             storage: fields.take("storage", "a size as a string, for example \"1g\"")?,
         };
-        fields.finish("limit", &["memory", "cpu_quota", "pids", "storage"])?;
+        fields.finish("limit", &LIMITS)?;
         Ok(request)
     }
 }
@@ -417,15 +420,22 @@ impl Fields {
         let Some(name) = self.rest.keys().next() else {
             return Ok(());
         };
+        let nested = || {
+            let is_limit = self.prefix.is_empty() && LIMITS.contains(&name.as_str());
+            is_limit.then(|| format!("limits.{name}"))
+        };
         let begun = || {
             known
                 .iter()
                 .copied()
                 .find(|known| known.starts_with(name.as_str()))
         };
-        let likely = nearest(name, known.iter().copied())
-            .or_else(begun)
-            .map(|likely| format!(" Did you mean `{}{likely}`?", self.prefix))
+        let likely = nested()
+            .or_else(|| {
+                let near = nearest(name, known.iter().copied()).or_else(begun)?;
+                Some(format!("{}{near}", self.prefix))
+            })
+            .map(|likely| format!(" Did you mean `{likely}`?"))
             .unwrap_or_default();
         let path = format!("{}{}", self.prefix, clip(name));
         let message = format!(

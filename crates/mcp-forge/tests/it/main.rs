@@ -10,6 +10,7 @@ mod fake;
 mod sandbox;
 
 mod bridge;
+mod cli;
 mod mcp;
 mod outcomes;
 mod service;

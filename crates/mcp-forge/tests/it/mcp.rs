@@ -1,8 +1,9 @@
 //! The MCP front door, driven by raw lines: both protocol eras, errors, progress, cancellation.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use mcp_forge::{
+    config::{Config, Transport, Upstream},
     mcp::{MAX_LINE_BYTES, ServeError, serve},
     runner::wire::{Done, Event},
 };
@@ -32,11 +33,7 @@ impl Client {
     async fn open(engine: Arc<FakeEngine>, version: &str) -> Self {
         let mut client = Self::connect(engine);
         if version >= "2026-07-28" {
-            client.meta = json!({
-                "io.modelcontextprotocol/protocolVersion": version,
-                "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
-                "io.modelcontextprotocol/clientCapabilities": {},
-            });
+            client.meta = meta(version);
         } else {
             let opened = client.request("initialize", initialize(version)).await;
             assert_eq!(opened["result"]["protocolVersion"], version);
@@ -48,8 +45,12 @@ impl Client {
     }
 
     fn connect(engine: Arc<FakeEngine>) -> Self {
+        Self::connect_with(engine, |_| {})
+    }
+
+    fn connect_with(engine: Arc<FakeEngine>, change: impl FnOnce(&mut Config)) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let service = service(engine, directory.path(), |_| {});
+        let service = service(engine, directory.path(), change);
         let (ours, theirs) = tokio::io::duplex(1 << 20);
         let (reader, writer) = tokio::io::split(ours);
         let (their_reader, their_writer) = tokio::io::split(theirs);
@@ -129,8 +130,33 @@ impl Client {
     }
 }
 
+/// What a client of the second era sends with every request.
+fn meta(version: &str) -> Value {
+    json!({
+        "io.modelcontextprotocol/protocolVersion": version,
+        "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    })
+}
+
 fn initialize(version: &str) -> Value {
     json!({"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}})
+}
+
+/// An upstream that starts, says nothing, and is given up after five seconds.
+fn add_silent_upstream(config: &mut Config) {
+    let transport = Transport::Stdio {
+        command: "sleep".to_owned(),
+        args: vec!["1000".to_owned()],
+        env: BTreeMap::new(),
+        cwd: None,
+    };
+    let upstream = Upstream {
+        transport,
+        start_timeout: Duration::from_secs(5),
+        call_timeout: Duration::from_secs(5),
+    };
+    config.upstreams.insert("silent".to_owned(), upstream);
 }
 
 const VERSIONS: [&str; 3] = ["2025-06-18", "2025-11-25", "2026-07-28"];
@@ -180,6 +206,48 @@ async fn every_era_lists_the_same_tools_and_resources() {
             insta::assert_json_snapshot!("resources", json!({"resources": resources, "templates": templates}));
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upstream_that_hangs_holds_up_no_list_and_is_announced_later() {
+    let mut client = Client::connect_with(FakeEngine::new(echo), add_silent_upstream);
+    client.request("initialize", initialize("2025-11-25")).await;
+    let tools = client.request("tools/list", json!({})).await;
+    assert_eq!(tools["result"]["tools"][0]["name"], "execute_python");
+    assert_eq!(
+        client.receive().await["method"],
+        "notifications/tools/list_changed"
+    );
+    let available = client
+        .request(
+            "resources/read",
+            json!({"uri": "mcp://forge/tools/available"}),
+        )
+        .await;
+    assert_eq!(available["result"]["contents"][0]["text"], "[]");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_of_the_second_era_hears_of_new_tools_if_it_listens() {
+    let mut client = Client::connect_with(FakeEngine::new(echo), add_silent_upstream);
+    client.meta = meta("2026-07-28");
+    let id = client
+        .begin(
+            "subscriptions/listen",
+            json!({"notifications": {"toolsListChanged": true}}),
+        )
+        .await;
+    assert_eq!(
+        client.receive().await["method"],
+        "notifications/subscriptions/acknowledged"
+    );
+    let told = client.receive().await;
+    assert_eq!(told["method"], "notifications/tools/list_changed");
+    assert_eq!(
+        told["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"],
+        json!(id),
+        "{told}"
+    );
 }
 
 #[tokio::test]

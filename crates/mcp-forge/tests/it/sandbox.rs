@@ -1,50 +1,21 @@
 //! Runs code in a real sandbox of the native engine, for tests.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use mcp_forge::{
-    config::{BridgeLimits, Config, NativeConfig, OutputCaps, Profile, Rootfs},
+    config::{Config, Sources},
     engine::{Engine, SandboxSpec, native::Native},
-    limits::Limits,
     runner::wire::{ToolFailure, ToolFailureKind, ToolValue},
     turn::{self, Observer, Report, Stream, Tools, Turn},
 };
 use serde_json::{Map, Value};
 
+/// The defaults, with a whole core: tests share two.
 pub(crate) fn config() -> Config {
-    let limits = Limits {
-        timeout: Duration::from_mins(1),
-        memory_bytes: 512 << 20,
-        cpu_quota_us: 100_000,
-        pids: 100,
-        storage_bytes: 1 << 30,
-    };
-    Config {
-        data_dir: std::env::temp_dir(),
-        default_limits: limits.clone(),
-        max_limits: limits,
-        max_concurrent: 10,
-        caps: OutputCaps {
-            output_bytes: 1 << 20,
-            flood_bytes: 256 << 20,
-            result_bytes: 1 << 20,
-            display_bytes: 8 << 20,
-        },
-        bridge: BridgeLimits {
-            max_calls: 1000,
-            max_in_flight: 32,
-            max_bytes: 256 << 20,
-            max_answer_bytes: 64 << 20,
-        },
-        profile: Profile::Desktop,
-        allow_degraded: Vec::new(),
-        native: NativeConfig {
-            python: None,
-            rootfs: Rootfs::Host,
-        },
-        audit_dir: PathBuf::from("/nonexistent"),
-        upstreams: BTreeMap::new(),
-    }
+    let mut config = Config::load(&Sources::default()).unwrap().config;
+    config.default_limits.timeout = Duration::from_mins(1);
+    config.default_limits.cpu_quota_us = 100_000;
+    config
 }
 
 /// Refuses every call.

@@ -171,6 +171,7 @@ async fn bad_requests_are_refused_in_one_sentence() {
         json!({"code": "a\n\u{0}"}),
         json!({"code": big}),
         json!({"code": "1", "tiemout": 5}),
+        json!({"code": "1", "memory": "1g"}),
         json!({"code": "1", "timeout": "5"}),
         json!({"code": "1", "timeout": 0}),
         json!({"code": "1", "timeout": -1}),

@@ -138,6 +138,8 @@ def call(request):
 
 def main():
     if MODE == "hang":
+        if STATE:
+            note(str(os.getpid()))
         time.sleep(10_000)
     if MODE == "broken":
         print("config \x1b[31mis broken", os.environ.get("API_TOKEN", ""), file=sys.stderr, flush=True)

@@ -337,6 +337,13 @@ async fn the_everything_server_over_http_survives_its_restart() {
         value(&grant, "web_echo", json!({"message": "hi"})).await,
         json!("Echo: hi")
     );
+    let message = "x".repeat(2 << 20);
+    let too_big = failure(&grant, "web_echo", json!({"message": message})).await;
+    assert_eq!(too_big.kind, ToolFailureKind::Upstream, "{too_big:?}");
+    assert_eq!(
+        value(&grant, "web_echo", json!({"message": "hi"})).await,
+        json!("Echo: hi")
+    );
     drop(server);
     let gone = failure(&grant, "web_echo", json!({"message": "anyone?"})).await;
     assert_eq!(gone.kind, ToolFailureKind::Upstream);
@@ -794,6 +801,24 @@ async fn nothing_is_left_of_an_upstream_or_its_children() {
         })
         .await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn shutdown_ends_an_upstream_that_is_still_starting() {
+    let (_directory, state) = state_file();
+    let bridge = bridge([("h", hostile("hang", Some(&state)))]);
+    bridge.start();
+    let noted = || std::fs::read_to_string(&state).unwrap().trim().to_owned();
+    eventually("the program runs", || noted().parse::<u32>().is_ok()).await;
+    let pid = noted();
+    assert!(is_alive(&pid));
+    bridge.shutdown().await;
+    eventually("the program is gone", || !is_alive(&pid)).await;
+    let closed = bridge.grant(&["h_echo".to_owned()]).await.unwrap_err();
+    assert!(
+        closed.to_string().ends_with("the bridge is shut down"),
+        "{closed}"
+    );
 }
 
 /// Answers every request with these bytes; says what it received.
