@@ -1,0 +1,199 @@
+//! The loop of a turn: waits for whatever comes first, and answers tool calls.
+
+use std::time::{Duration, Instant};
+
+use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use tokio::sync::mpsc;
+
+use super::{Display, Record, Streams, ToolCallRecord, Tools};
+use crate::runner::{
+    Events, ProtocolError, Requests,
+    wire::{Done, Event, Request, ToolAnswer, ToolFailureKind},
+};
+
+/// Time for a fresh interpreter to say that it is ready. Not the code's time.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Time for a dying interpreter to be reaped, so that its exit status is known.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// Tool calls that may wait for an answer at once before no further event is read. The grant has
+/// a smaller cap of its own; this one bounds memory.
+const MAX_OUTSTANDING_CALLS: usize = 256;
+
+/// Why the loop ended.
+pub(super) enum End {
+    Done(Box<Done>),
+    NotReady(String),
+    TimedOut,
+    Flooded,
+    Broken(ProtocolError),
+}
+
+impl End {
+    /// A runner whose connection broke is most likely dying: how it died is worth a moment.
+    pub(super) const fn patience(&self) -> Duration {
+        match self {
+            Self::Broken(_) | Self::NotReady(_) => LAST_WORDS,
+            Self::Done(_) | Self::TimedOut | Self::Flooded => Duration::ZERO,
+        }
+    }
+}
+
+/// The loop's own things.
+pub(super) struct Drive<'a> {
+    pub(super) events: Events,
+    pub(super) requests: Requests,
+    pub(super) tools: &'a dyn Tools,
+    pub(super) flood_bytes: u64,
+}
+
+impl Drive<'_> {
+    /// Runs the turn to whatever ends it.
+    pub(super) async fn run(
+        mut self,
+        request: Request,
+        timeout: Duration,
+        streams: &mut Streams<'_>,
+        record: &mut Record,
+    ) -> End {
+        match tokio::time::timeout(START_TIMEOUT, self.events.next()).await {
+            Ok(Ok(Event::Ready { .. })) => {}
+            Ok(Ok(_)) => return End::NotReady("its first message was not `ready`".to_owned()),
+            Ok(Err(error)) => return End::NotReady(error.to_string()),
+            Err(_) => {
+                return End::NotReady(format!("no sign of life in {} s", START_TIMEOUT.as_secs()));
+            }
+        }
+        match tokio::time::timeout(timeout, self.exchange(request, streams, record)).await {
+            Ok(end) => end,
+            Err(_) => End::TimedOut,
+        }
+    }
+
+    async fn exchange(
+        self,
+        request: Request,
+        streams: &mut Streams<'_>,
+        record: &mut Record,
+    ) -> End {
+        let Self {
+            mut events,
+            requests,
+            tools,
+            flood_bytes,
+        } = self;
+        let (answers, queue) = mpsc::unbounded_channel();
+        // Unbounded in type only: there is one answer for each outstanding call.
+        answers.send(request).ok();
+        let sender = send_all(requests, queue);
+        tokio::pin!(sender);
+        let mut calls: FuturesUnordered<BoxFuture<'_, (Request, ToolCallRecord)>> =
+            FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                biased;
+                // Output first: what was written before the end belongs before the end.
+                flooding = streams.read(record, flood_bytes) => if flooding { return End::Flooded },
+                Some((answer, call)) = calls.next() => {
+                    record.tool_calls.push(call);
+                    answers.send(answer).ok();
+                }
+                event = events.next(), if calls.len() < MAX_OUTSTANDING_CALLS => match event {
+                    Ok(Event::Done(done)) => return End::Done(Box::new(done)),
+                    Ok(Event::Display { data, metadata }) => record.display(Display { data, metadata }),
+                    Ok(Event::ToolCall { call_id, name, arguments }) => {
+                        calls.push(answer_call(tools, call_id, name, arguments).boxed());
+                    }
+                    Ok(Event::Ready { .. }) => {}
+                    Err(error) => return End::Broken(error),
+                },
+                error = &mut sender => return End::Broken(error),
+            }
+        }
+    }
+}
+
+/// Sends whatever is queued. Ends only with an error.
+async fn send_all(
+    mut requests: Requests,
+    mut queue: mpsc::UnboundedReceiver<Request>,
+) -> ProtocolError {
+    while let Some(request) = queue.recv().await {
+        if let Err(error) = requests.send(&request).await {
+            return error;
+        }
+    }
+    ProtocolError::Closed
+}
+
+async fn answer_call(
+    tools: &dyn Tools,
+    call_id: u64,
+    name: String,
+    arguments: Map<String, Value>,
+) -> (Request, ToolCallRecord) {
+    let started = Instant::now();
+    let request_bytes = json_size(&arguments);
+    let result = tools.call(&name, arguments).await;
+    let status = result.as_ref().err().map_or_else(
+        || "ok".to_owned(),
+        |failure| kind_name(failure.kind).to_owned(),
+    );
+    let response_bytes = match &result {
+        Ok(value) => json_size(value),
+        Err(failure) => json_size(failure),
+    };
+    let answer = match result {
+        Ok(value) => ToolAnswer::Ok(value),
+        Err(failure) => ToolAnswer::Error(failure),
+    };
+    let duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let record = ToolCallRecord {
+        name: shorten(name),
+        status,
+        duration_ms,
+        request_bytes,
+        response_bytes,
+    };
+    (Request::ToolResult { call_id, answer }, record)
+}
+
+/// A name that the sandbox made up is kept only as far as a name can be.
+fn shorten(mut name: String) -> String {
+    if name.len() > 128 {
+        let end = name.floor_char_boundary(128);
+        name.truncate(end);
+    }
+    name
+}
+
+const fn kind_name(kind: ToolFailureKind) -> &'static str {
+    match kind {
+        ToolFailureKind::NotGranted => "not_granted",
+        ToolFailureKind::InvalidArguments => "invalid_arguments",
+        ToolFailureKind::Tool => "tool",
+        ToolFailureKind::Upstream => "upstream",
+        ToolFailureKind::Timeout => "timeout",
+        ToolFailureKind::Limit => "limit",
+    }
+}
+
+/// Counts bytes without keeping them.
+pub(crate) fn json_size(value: &impl Serialize) -> u64 {
+    struct Count(u64);
+    impl std::io::Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len() as u64;
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut count = Count(0);
+    serde_json::to_writer(&mut count, value).ok();
+    count.0
+}
