@@ -161,9 +161,9 @@ fn as_text(loaded: &Loaded, probe: &Probe, search_path: &str, screen: Screen) ->
 }
 
 fn row(screen: Screen, name: &str, state: LayerState, detail: &str) -> String {
-    const INDENT: usize = 32;
+    const INDENT: usize = 35;
     format!(
-        "  {:<16}  {:12}{}",
+        "  {:<19}  {:13}{}",
         printable(name),
         screen.state(state),
         wrapped(detail, INDENT)

@@ -227,3 +227,57 @@ fn doctor_tells_programs_what_it_tells_people() {
         "doctor changes nothing"
     );
 }
+
+#[test]
+fn run_streams_prints_the_result_last_and_exits_as_the_code_ended() {
+    let directory = tempfile::tempdir().unwrap();
+    for (code, more, exit, stdout, stderr) in [
+        ("print('a', end=''); 6 * 7", &[][..], 0, "a\n42\n", ""),
+        ("import sys; print('e', file=sys.stderr)", &[], 0, "", "e\n"),
+        ("1 / 0", &[], 1, "", "ZeroDivisionError: division by zero"),
+        ("import os; os._exit(3)", &[], 1, "", "Crashed"),
+        ("while True: pass", &["--timeout", "1"], 124, "", "TimedOut"),
+        ("x = bytearray(3 << 30)", &[], 137, "", "OutOfMemory"),
+        ("1", &["--session", "a"], 2, "", "not available yet"),
+        ("1", &["--env", "a"], 2, "", "not available yet"),
+        ("1", &["--tools", "nope"], 2, "", "nope"),
+        ("1", &["--timeout", "99999"], 2, "", "maximum of 1800"),
+    ] {
+        let output = run(directory.path(), &[&["run", "-c", code], more].concat());
+        let (got, out, error) = said(&output);
+        assert_eq!((got, out.as_str()), (Some(exit), stdout), "{code}: {error}");
+        assert!(error.contains(stderr), "{code}: {error}");
+    }
+    let (code, stdout, _) = said(&run(
+        directory.path(),
+        &["run", "-c", "print(1); {'a': [2]}", "--json"],
+    ));
+    let response: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(
+        (code, &response["result"], &response["stdout"]),
+        (Some(0), &json!({"a": [2]}), &json!("1\n"))
+    );
+    let (code, stdout, _) = said(&run(directory.path(), &["audit", "verify"]));
+    assert_eq!(code, Some(0), "{stdout}");
+}
+
+#[test]
+fn ctrl_c_ends_the_sandbox_and_the_log_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    for (signal, exit) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let code = "import time; print('up', flush=True); time.sleep(100)";
+        let mut child = command(directory.path(), &["run", "-c", code])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "up");
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(exit));
+        let newest = mcp_forge::audit::newest(&directory.path().join("audit"), 2).unwrap();
+        assert_eq!(
+            (&newest[1]["event"], &newest[1]["outcome"]),
+            (&json!("execution"), &json!("cancelled"))
+        );
+    }
+}
