@@ -4,16 +4,12 @@ use std::{
     collections::BTreeMap,
     io::{self, ErrorKind, IsTerminal, Write},
     process::ExitCode,
-    time::Duration,
 };
 
 use anyhow::Context;
 use clap::Parser;
 use mcp_forge::cli::{Arguments, CliError, Exit};
 use tracing_subscriber::EnvFilter;
-
-/// How long tasks that still clean up may take when everything else is over.
-const SHUTDOWN: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
     // Before any thread, runtime or parser: what becomes a sandbox must have nothing to give away.
@@ -52,7 +48,7 @@ fn run(arguments: Arguments) -> anyhow::Result<Exit> {
         .context("the asynchronous runtime could not be started")?;
     let exit = runtime.block_on(arguments.run(environment));
     // A thread that waits for standard input never ends: it is not waited for.
-    runtime.shutdown_timeout(SHUTDOWN);
+    runtime.shutdown_background();
     Ok(exit?)
 }
 
@@ -63,7 +59,7 @@ fn start_log(environment: &BTreeMap<String, String>) -> anyhow::Result<()> {
         .map(String::as_str)
         .filter(|filter| !filter.is_empty());
     let filter = EnvFilter::builder()
-        .parse(filter.unwrap_or("warn"))
+        .parse(filter.unwrap_or("warn,rmcp=error"))
         .map_err(|error| {
             CliError::Usage(format!(
                 "MCP_FORGE_LOG: {error}: write warn, info, debug, or mcp_forge=debug"

@@ -166,6 +166,10 @@ impl Bridge {
 
     /// Begins to connect to every upstream, in parallel and in the background.
     pub fn start(self: &Arc<Self>) {
+        self.start_all();
+    }
+
+    fn start_all(&self) {
         for upstream in self.upstreams.values() {
             upstream.start();
         }
@@ -174,14 +178,22 @@ impl Bridge {
     /// All tools. Waits until each upstream is up or has failed, each at most its own start timeout.
     pub async fn catalogue(&self) -> Catalogue {
         // All at once: they start in parallel, and waiting in turn costs only the slowest.
+        self.start_all();
         for upstream in self.upstreams.values() {
-            upstream.start();
+            // Why one failed is in its status.
+            let _ = upstream.connection().await;
         }
+        self.known()
+    }
+
+    /// The tools of the upstreams that are up at this moment: one that hangs hides no other's.
+    pub fn known(&self) -> Catalogue {
         let mut tools = BTreeMap::<String, ToolInfo>::new();
-        for upstream in self.upstreams.values() {
-            let Ok(connection) = upstream.connection().await else {
-                continue;
-            };
+        let connections = self
+            .upstreams
+            .values()
+            .filter_map(|upstream| upstream.current());
+        for connection in connections {
             for entry in connection.tools().iter() {
                 // Where two names are the same all the same, the first server keeps it: as in `find`.
                 tools

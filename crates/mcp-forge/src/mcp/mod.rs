@@ -25,7 +25,6 @@ use serde_json::Value;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     signal::unix::{SignalKind, signal},
-    time::timeout,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -157,11 +156,11 @@ impl ServerHandler for Client {
         _: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let known = timeout(CATALOGUE_PATIENCE, self.service.tools()).await.ok();
-        if known.is_none() {
+        let (known, whole) = self.service.tools(CATALOGUE_PATIENCE).await;
+        if !whole {
             self.announce_later(&context);
         }
-        let tool = tool::execute_python(self.service.config(), &known.unwrap_or_default());
+        let tool = tool::execute_python(self.service.config(), &known);
         Ok(ListToolsResult::with_all_items(vec![tool]))
     }
 
@@ -170,10 +169,10 @@ impl ServerHandler for Client {
     }
 
     async fn listen(&self, subscription: SubscriptionContext) -> Result<(), ErrorData> {
-        let known = timeout(Duration::ZERO, self.service.tools()).await.is_ok();
+        let (_, whole) = self.service.tools(Duration::ZERO).await;
         let told = async {
-            if !known {
-                self.service.tools().await;
+            if !whole {
+                self.service.tools(Duration::MAX).await;
                 // A client that is gone ends the subscription below.
                 let _ = subscription.sink().notify_tool_list_changed().await;
             }
@@ -268,7 +267,7 @@ impl Client {
         );
         tokio::spawn(async move {
             tokio::select! {
-                _ = service.tools() => { let _ = peer.notify_tool_list_changed().await; }
+                _ = service.tools(Duration::MAX) => { let _ = peer.notify_tool_list_changed().await; }
                 () = gone.cancelled() => {}
             }
         });

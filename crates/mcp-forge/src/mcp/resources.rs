@@ -1,10 +1,7 @@
 //! The resources: their addresses, their names, and what reading one asks of the service.
 
-use std::time::Duration;
-
 use rmcp::model::{ErrorData, ReadResourceResult, Resource, ResourceContents, ResourceTemplate};
 use serde_json::{Value, json};
-use tokio::time::timeout;
 
 use super::render::sentence;
 use crate::service::{Service, ServiceError};
@@ -14,9 +11,6 @@ const SCHEMA_START: &str = "mcp://forge/tools/";
 const SCHEMA_END: &str = "/schema";
 const ENVIRONMENT: &str = "mcp://forge/environment/info";
 const AUDIT: &str = "mcp://forge/audit/operations";
-
-/// How long a reading waits for upstreams that are starting: shorter than clients wait for us.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 const JSON: &str = "application/json";
 
@@ -64,11 +58,11 @@ pub(super) fn templates() -> Vec<ResourceTemplate> {
 /// Reads one resource.
 pub(super) async fn read(service: &Service, uri: &str) -> Result<ReadResourceResult, ErrorData> {
     let value = match uri {
-        TOOLS => patient(async { Ok(json!(service.tools_available().await)) }).await?,
+        TOOLS => Ok(json!(service.tools_available().await)),
         ENVIRONMENT => service.environment_info().await,
         AUDIT => service.audit_operations().map(Value::from),
         _ => match tool_name(uri) {
-            Some(name) => patient(service.tool_schema(name)).await?,
+            Some(name) => service.tool_schema(name).await,
             None => {
                 return Err(not_found(
                     uri,
@@ -89,16 +83,6 @@ pub(super) async fn read(service: &Service, uri: &str) -> Result<ReadResourceRes
             None,
         )),
     }
-}
-
-async fn patient<T>(reading: impl Future<Output = T>) -> Result<T, ErrorData> {
-    let impatient = || {
-        ErrorData::internal_error(
-            "Some tool servers are still starting; read this again in a moment.",
-            None,
-        )
-    };
-    timeout(PATIENCE, reading).await.map_err(|_| impatient())
 }
 
 fn tool_name(uri: &str) -> Option<&str> {

@@ -1,6 +1,9 @@
 //! What a caller may read: the tools there are, a tool's schema, the environment, the audit log.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use super::{ExecuteRequest, Service, ServiceError};
 use crate::{
@@ -12,25 +15,24 @@ use crate::{
 /// Most audit records that one reading returns.
 const AUDIT_RECORDS: usize = 200;
 
+/// How long a reading waits for upstreams that are still starting.
+const READING_PATIENCE: Duration = Duration::from_secs(20);
+
 /// Run in a sandbox to learn what code finds there: facts of the place, not of the host.
 const DESCRIBE_ENVIRONMENT: &str = include_str!("environment.py");
 
 impl Service {
-    /// Every tool that a request may name in `mcp_tools`, in a stable order. Waits for upstreams
-    /// that are starting, each at most its own start timeout.
-    pub async fn tools(&self) -> Vec<ToolInfo> {
-        let mut tools = self.bridge.catalogue().await.tools;
-        tools.sort_by(|left, right| left.name.cmp(&right.name));
-        tools
+    /// Every tool that a request may name in `mcp_tools`, sorted by name, and whether the list is
+    /// whole. Waits so long for upstreams that are starting; one that hangs hides no other's tools.
+    pub async fn tools(&self, patience: Duration) -> (Vec<ToolInfo>, bool) {
+        let whole = timeout(patience, self.bridge.catalogue()).await.is_ok();
+        (self.bridge.known().tools, whole)
     }
 
     /// The names of those tools.
     pub async fn tools_available(&self) -> Vec<String> {
-        self.tools()
-            .await
-            .into_iter()
-            .map(|tool| tool.name)
-            .collect()
+        let (tools, _) = self.tools(READING_PATIENCE).await;
+        tools.into_iter().map(|tool| tool.name).collect()
     }
 
     /// All that is known of one tool.
@@ -39,11 +41,13 @@ impl Service {
     ///
     /// [`ServiceError::UnknownTool`].
     pub async fn tool_schema(&self, name: &str) -> Result<Value, ServiceError> {
-        let tools = self.bridge.catalogue().await.tools;
-        let tool = tools
-            .into_iter()
-            .find(|tool| tool.name == name)
-            .ok_or_else(|| ServiceError::UnknownTool(name.chars().take(128).collect()))?;
+        let is_it = |tool: &ToolInfo| tool.name == name;
+        let mut found = self.bridge.known().tools.into_iter().find(is_it);
+        if found.is_none() {
+            found = self.tools(READING_PATIENCE).await.0.into_iter().find(is_it);
+        }
+        let tool =
+            found.ok_or_else(|| ServiceError::UnknownTool(name.chars().take(128).collect()))?;
         Ok(json!({
             "name": tool.name,
             "upstream": tool.upstream,

@@ -11,6 +11,7 @@ mod sandbox;
 
 mod bridge;
 mod cli;
+mod layers;
 mod mcp;
 mod outcomes;
 mod service;

@@ -1,11 +1,22 @@
-//! How code can end: one test for each way, on a real sandbox.
+//! How code can end: one test for each way, on a real sandbox. After each the next turn works,
+//! and of the sandbox nothing is left: no process, no cgroup, no mount, no directory.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use mcp_forge::{engine::ExitCause, turn::Outcome};
-use serde_json::json;
+use mcp_forge::{
+    engine::ExitCause,
+    turn::{Outcome, Report},
+};
+use serde_json::{Value, json};
 
-use crate::sandbox::{config, run, run_with};
+use crate::sandbox::{config, ends_clean, run_with};
+
+/// Runs code with a short timeout, then looks for what it left and runs another turn.
+async fn run(code: &str) -> Report {
+    let mut config = config();
+    config.default_limits.timeout = Duration::from_secs(20);
+    ends_clean(&config, code).await
+}
 
 #[tokio::test]
 async fn completed() {
@@ -35,10 +46,19 @@ async fn raised() {
 }
 
 #[tokio::test]
+async fn a_syntax_error_is_raised_with_its_place() {
+    let report = run("x = 1\ny = (\n").await;
+    assert_eq!(report.outcome, Outcome::Raised);
+    let error = report.error.unwrap();
+    assert_eq!(error.kind, "SyntaxError");
+    assert!(error.traceback.contains("line 2"), "{}", error.traceback);
+}
+
+#[tokio::test]
 async fn timed_out() {
     let mut config = config();
     config.default_limits.timeout = Duration::from_secs(1);
-    let report = run_with(&config, "print('before')\nwhile True: pass").await;
+    let report = ends_clean(&config, "print('before')\nwhile True: pass").await;
     assert_eq!(report.outcome, Outcome::TimedOut);
     assert_eq!(report.stdout.text, "before\n");
 }
@@ -47,6 +67,39 @@ async fn timed_out() {
 async fn out_of_memory() {
     let report = run("chunks = []\nwhile True: chunks.append(bytearray(8 << 20))").await;
     assert_eq!(report.outcome, Outcome::OutOfMemory, "{report:?}");
+}
+
+#[tokio::test]
+async fn out_of_memory_in_child_processes() {
+    let code = "
+import os, time
+for _ in range(6):
+    if os.fork() == 0:
+        held = [b'x' * (1 << 20) for _ in range(120)]
+        time.sleep(60)
+time.sleep(60)";
+    let report = run(code).await;
+    assert_eq!(report.outcome, Outcome::OutOfMemory, "{report:?}");
+}
+
+/// Ten gigabytes are offered; what is kept stays within the cap, and the reader gives up early.
+#[tokio::test]
+async fn a_flood_of_output_is_cut_and_ended() {
+    let code = "
+import os
+piece = b'x' * (1 << 20)
+for _ in range(10 << 10):
+    os.write(1, piece)";
+    let report = run(code).await;
+    assert_eq!(report.outcome, Outcome::OutputLimit, "{:?}", report.outcome);
+    let cap = config().caps.output_bytes;
+    assert!(
+        report.stdout.text.len() < cap + 100,
+        "{}",
+        report.stdout.text.len()
+    );
+    assert!(report.stdout.text.contains("bytes left out"));
+    assert!(report.stdout.dropped_bytes > 200 << 20);
 }
 
 #[tokio::test]
@@ -64,4 +117,141 @@ async fn segmentation_fault() {
         Outcome::Crashed(ExitCause::Signaled(11)),
         "{report:?}"
     );
+}
+
+#[tokio::test]
+async fn recursion_without_end() {
+    let report = run("def f(): return f()\nf()").await;
+    assert_eq!(report.outcome, Outcome::Raised);
+    assert_eq!(report.error.unwrap().kind, "RecursionError");
+    // With Python's own guard removed it is the C stack that ends it.
+    let code = "import sys\nsys.setrecursionlimit(10**9)\nclass A:\n    def __repr__(self): return repr(self)\nrepr(A())";
+    let report = run(code).await;
+    let crashed = report.outcome == Outcome::Crashed(ExitCause::Signaled(11));
+    assert!(crashed || report.outcome == Outcome::Raised, "{report:?}");
+}
+
+#[tokio::test]
+async fn a_fork_bomb_is_bounded_and_gone() {
+    let code = "
+import os
+while True:
+    try:
+        os.fork()
+    except OSError:
+        pass";
+    let mut config = config();
+    config.default_limits.timeout = Duration::from_secs(2);
+    let report = ends_clean(&config, code).await;
+    assert_eq!(report.outcome, Outcome::TimedOut, "{report:?}");
+}
+
+#[tokio::test]
+async fn a_daemon_that_ignores_signals_ends_with_its_turn() {
+    let code = "
+import os, signal, time
+read, write = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        for number in range(1, 64):
+            try:
+                signal.signal(number, signal.SIG_IGN)
+            except (OSError, ValueError):
+                pass
+        os.write(write, b'ready')
+        while True:
+            time.sleep(0.1)
+    os._exit(0)
+os.read(read, 5).decode()";
+    let started = Instant::now();
+    let report = run(code).await;
+    assert_eq!(report.outcome, Outcome::Completed, "{report:?}");
+    assert_eq!(report.result, json!("ready"));
+    // `run` has looked for its processes by now.
+    assert!(started.elapsed() < Duration::from_secs(15));
+}
+
+#[tokio::test]
+async fn closed_standard_descriptors_lose_output_and_nothing_else() {
+    let report =
+        run("import os\nfor fd in (0, 1, 2): os.close(fd)\nos.system('echo unheard')\n40 + 2")
+            .await;
+    assert_eq!(report.outcome, Outcome::Completed, "{report:?}");
+    assert_eq!(report.result, json!(42));
+}
+
+#[tokio::test]
+async fn every_descriptor_closed_is_a_crash_at_once() {
+    let started = Instant::now();
+    let report = run("import os, time\nos.closerange(0, 4096)\ntime.sleep(60)").await;
+    assert!(
+        matches!(report.outcome, Outcome::Crashed(ExitCause::Lost(_))),
+        "{report:?}"
+    );
+    assert!(
+        started.elapsed() < Duration::from_secs(15),
+        "it waited for the timeout"
+    );
+}
+
+#[tokio::test]
+async fn an_emptied_module_table_is_the_codes_own_trouble() {
+    let report = run("import sys\nsys.modules.clear()\n6 * 7").await;
+    assert_eq!(report.outcome, Outcome::Completed, "{report:?}");
+    assert_eq!(report.result, json!(42));
+}
+
+/// What code writes to the control descriptor can only be about itself: it ends its own turn.
+#[tokio::test]
+async fn forged_frames_end_the_turn_and_are_no_more_than_a_claim() {
+    let forge = |body: &str| {
+        format!("import os, struct, time\nbody = {body}\nos.write(3, body)\ntime.sleep(60)")
+    };
+    let frame = |json: &str| {
+        forge(&format!(
+            "struct.pack('>I', {}) + b'''{json}'''",
+            json.len()
+        ))
+    };
+    let claimed = run(&frame(r#"{"type":"done","result":"forged"}"#)).await;
+    assert_eq!(
+        (claimed.outcome, claimed.result),
+        (Outcome::Completed, json!("forged"))
+    );
+    for body in [
+        "b'garbage garbage garbage'".to_owned(),
+        "struct.pack('>I', 0xFFFFFFFF) + b'x'".to_owned(),
+        "struct.pack('>I', 3) + b'{{{'".to_owned(),
+    ] {
+        let report = run(&forge(&body)).await;
+        assert!(
+            matches!(report.outcome, Outcome::Crashed(ExitCause::Lost(_))),
+            "{body}: {report:?}"
+        );
+        assert_eq!(report.result, Value::Null);
+    }
+    // A call of a tool that was not granted is refused by the server, whatever the stubs say.
+    let call = r#"{"type":"tool_call","call_id":1,"name":"anything","arguments":{}}"#;
+    let code = frame(call).replace("time.sleep(60)", "os.read(3, 4); os.read(3, 4096).decode()");
+    let report = run(&code).await;
+    assert!(
+        report
+            .result
+            .as_str()
+            .is_some_and(|text| text.contains("not_granted")),
+        "{report:?}"
+    );
+    assert_eq!(report.tool_calls[0].status, "not_granted");
+}
+
+#[tokio::test]
+async fn two_turns_at_once_do_not_see_each_other() {
+    let config = config();
+    let code = "import os, time\nopen('/tmp/mine', 'x').close()\ntime.sleep(0.3)\n(sorted(os.listdir('/tmp')), len([p for p in os.listdir('/proc') if p.isdigit()]))";
+    let (one, two) = tokio::join!(run_with(&config, code), run_with(&config, code));
+    for report in [one, two] {
+        // Its own process only: even the sandbox's init is hidden.
+        assert_eq!(report.result, json!([["mine"], 1]), "{report:?}");
+    }
 }

@@ -1,10 +1,16 @@
 //! Runs code in a real sandbox of the native engine, for tests.
 
-use std::time::Duration;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
 
 use mcp_forge::{
     config::{Config, Sources},
-    engine::{Engine, SandboxSpec, native::Native},
+    engine::{Engine, Sandbox, SandboxSpec, native::Native},
+    limits::Limits,
     runner::wire::{ToolFailure, ToolFailureKind, ToolValue},
     turn::{self, Observer, Report, Stream, Tools, Turn},
 };
@@ -12,7 +18,11 @@ use serde_json::{Map, Value};
 
 /// The defaults, with a whole core: tests share two.
 pub(crate) fn config() -> Config {
-    let mut config = Config::load(&Sources::default()).unwrap().config;
+    let sources = Sources {
+        data_dir: Some(std::env::temp_dir().join("mcp-forge-tests")),
+        ..Sources::default()
+    };
+    let mut config = Config::load(&sources).unwrap().config;
     config.default_limits.timeout = Duration::from_mins(1);
     config.default_limits.cpu_quota_us = 100_000;
     config
@@ -39,33 +49,142 @@ impl Observer for Deaf {
 }
 
 /// Runs one turn in a fresh sandbox.
-pub(crate) async fn run(code: &str) -> Report {
-    run_with(&config(), code).await
+pub(crate) async fn run_with(config: &Config, code: &str) -> Report {
+    let (sandbox, _) = launch(config).await;
+    turn_in(sandbox, code, &config.default_limits).await
 }
 
-/// As [`run`], with other settings.
-pub(crate) async fn run_with(config: &Config, code: &str) -> Report {
-    let engine = Native::with_jail(config, env!("CARGO_BIN_EXE_mcp-forge").into());
-    let id = format!(
-        "test-{}-{:x}",
-        std::process::id(),
-        std::time::SystemTime::UNIX_EPOCH
-            .elapsed()
-            .unwrap()
-            .as_nanos()
+/// Runs one turn, then sees that nothing of its sandbox is left and that the next turn works.
+pub(crate) async fn ends_clean(config: &Config, code: &str) -> Report {
+    let mounts = host_mounts();
+    let (sandbox, id) = launch(config).await;
+    let trace = Trace::of(&id);
+    let report = turn_in(sandbox, code, &config.default_limits).await;
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while let Some(left) = trace.left() {
+        assert!(Instant::now() < deadline, "left after 5 s: {left}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(host_mounts(), mounts);
+    assert_eq!(
+        run_with(config, "20 + 22").await.result,
+        42,
+        "the next turn"
     );
-    let spec = SandboxSpec {
-        id,
-        limits: config.default_limits.clone(),
-    };
-    let sandbox = engine.launch(&spec).await.unwrap();
+    report
+}
+
+/// Runs one turn in a sandbox, and ends the sandbox.
+pub(crate) async fn turn_in(sandbox: Sandbox, code: &str, limits: &Limits) -> Report {
+    let caps = config().caps;
     let turn = Turn {
         code,
         stubs: Vec::new(),
         tools: &NoTools,
         observer: &mut Deaf,
-        limits: &config.default_limits,
-        caps: config.caps,
+        limits,
+        caps,
     };
     turn::run(sandbox, turn).await
+}
+
+/// Starts a sandbox, and says what it is called.
+pub(crate) async fn launch(config: &Config) -> (Sandbox, String) {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let id = format!(
+        "test-{}-{}",
+        std::process::id(),
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    );
+    let engine = Native::with_jail(config, binary());
+    let spec = SandboxSpec {
+        id: id.clone(),
+        limits: config.default_limits.clone(),
+    };
+    (engine.launch(&spec).await.unwrap(), id)
+}
+
+/// The program: the one that was built with this test, unless the test was moved elsewhere.
+pub(crate) fn binary() -> PathBuf {
+    std::env::var_os("MCP_FORGE_BINARY")
+        .map_or_else(|| env!("CARGO_BIN_EXE_mcp-forge").into(), PathBuf::from)
+}
+
+/// What a living sandbox can be found by.
+struct Trace {
+    id: String,
+    keeper: u32,
+    pid_namespace: PathBuf,
+}
+
+impl Trace {
+    fn of(id: &str) -> Self {
+        let keeper = processes()
+            .find(|pid| {
+                let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+                command
+                    .split(|byte| *byte == 0)
+                    .any(|argument| argument == id.as_bytes())
+            })
+            .expect("the keeper is not to be found");
+        let children =
+            fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children")).unwrap();
+        let init: u32 = children.trim().parse().expect("init is not to be found");
+        let pid_namespace = fs::read_link(format!("/proc/{init}/ns/pid")).unwrap();
+        Self {
+            id: id.to_owned(),
+            keeper,
+            pid_namespace,
+        }
+    }
+
+    /// Something that is still there.
+    fn left(&self) -> Option<String> {
+        let process = processes().find(|pid| {
+            *pid == self.keeper
+                || fs::read_link(format!("/proc/{pid}/ns/pid"))
+                    .is_ok_and(|namespace| namespace == self.pid_namespace)
+        });
+        if let Some(pid) = process {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            return Some(format!("process {pid}: {status}"));
+        }
+        let mut cgroups = Vec::new();
+        named(&PathBuf::from("/sys/fs/cgroup"), &self.id, &mut cgroups);
+        named(&std::env::temp_dir(), &self.id, &mut cgroups);
+        cgroups.pop().map(|path| path.display().to_string())
+    }
+}
+
+fn processes() -> impl Iterator<Item = u32> {
+    fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Directories at any depth whose name contains the text.
+fn named(directory: &Path, text: &str, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            continue;
+        }
+        // Whole names: `test-1-1` is not `test-1-10`.
+        if entry
+            .file_name()
+            .to_string_lossy()
+            .split("mcp-forge-")
+            .any(|name| name == text)
+        {
+            found.push(entry.path());
+        }
+        named(&entry.path(), text, found);
+    }
+}
+
+fn host_mounts() -> usize {
+    fs::read_to_string("/proc/self/mountinfo")
+        .unwrap()
+        .lines()
+        .count()
 }

@@ -43,7 +43,7 @@ pub(super) async fn launch(
     let (control, their_control) = socket_pair().map_err(failed)?;
     let (their_stdout, stdout) = output_pipe().map_err(failed)?;
     let (their_stderr, stderr) = output_pipe().map_err(failed)?;
-    let mut keeper = Keeper::spawn(jail).map_err(failed)?;
+    let mut keeper = Keeper::spawn(jail, &spec.id).map_err(failed)?;
     keeper
         .send(spec, &[&their_control, &their_stdout, &their_stderr])
         .await
@@ -153,11 +153,12 @@ struct Keeper {
 
 impl Keeper {
     #[expect(clippy::disallowed_methods, reason = "the engine starts its sandboxes")]
-    fn spawn(jail: &Path) -> io::Result<Self> {
+    fn spawn(jail: &Path, id: &str) -> io::Result<Self> {
         let (socket, theirs) = socket_pair()?;
         let mut command = tokio::process::Command::new(jail);
         command
-            .arg("jail")
+            // The name is for whoever reads a list of processes.
+            .args(["jail", id])
             .env_clear()
             .stdin(theirs)
             .stdout(Stdio::null())
