@@ -66,7 +66,8 @@ class Channel:
             if not self.is_open:
                 raise Closed
             if last:
-                self.is_open = False
+                with self.state:
+                    self.is_open = False
             while frame:
                 frame = frame[write(self.fd, frame):]
 
@@ -88,8 +89,8 @@ class Channel:
         if not self.in_owner():
             raise Closed
         with self.state:
-            self.waiting[call_id] = deliver
             self.start_reader()
+            self.waiting[call_id] = deliver
         try:
             self.send_encoded(payload)
         except BaseException:
@@ -103,6 +104,9 @@ class Channel:
         process with one thread. It is a thread because signal handlers, which may raise
         anywhere, never run there.
         """
+        if not self.is_open:
+            # A reader now would take the next request away from the main thread.
+            raise Closed
         if self.reading:
             return
         self.reader.acquire()

@@ -9,6 +9,7 @@ from posix import _exit
 from sys import setprofile, settrace
 
 from . import hooks, originals, values
+from .originals import MONITORING_TOOLS, set_events
 from .channel import Closed, TooLarge, encode
 from .reprs import bounded_repr, class_mro, class_name, safe_str, traceback_of
 
@@ -39,7 +40,7 @@ standard_streams = [stream for stream in (sys.stdout, sys.stderr) if stream is n
 
 def run_turn(channel, request: dict) -> None:
     """Runs an `execute` request and sends its `done`. In a forked child it does not return."""
-    originals.allow_interrupt()
+    originals.begin_turn()
     turn = Turn(channel, request)
     try:
         try:
@@ -47,6 +48,11 @@ def run_turn(channel, request: dict) -> None:
         except BaseException as caught:
             turn.problem = caught
         # At once, before any call: a tracer would see, and could break, all that follows.
+        for tool in MONITORING_TOOLS:
+            try:
+                set_events(tool, 0)
+            except ValueError:
+                continue  # not in use
         setprofile(None)
         settrace(None)
         originals.settle()

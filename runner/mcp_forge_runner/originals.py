@@ -24,7 +24,9 @@ SWITCH_INTERVAL = sys.getswitchinterval()
 
 live_builtins = vars(builtins)
 live_modules = sys.modules
-monitoring = vars(sys.monitoring).copy() if hasattr(sys, "monitoring") else None
+# Switches off a tool of `sys.monitoring` (Python 3.12); else a stand-in that does nothing.
+set_events = sys.monitoring.set_events if hasattr(sys, "monitoring") else max
+MONITORING_TOOLS = range(6)
 remembered = {}
 
 
@@ -46,10 +48,7 @@ class Lent:
     def __enter__(self):
         self.builtins = dict(live_builtins)
         live_builtins.update(BUILTINS)
-        # `sys.modules = {}` only rebinds the name: imports use the interpreter's own dict.
-        for name, module in remembered["modules"].items():
-            if live_modules.get(name) is None:
-                live_modules[name] = module
+        put_back_modules()
         self.hooks = {}
         for name in ("meta_path", "path_hooks"):
             self.hooks[name] = getattr(sys, name, [])
@@ -83,7 +82,6 @@ def settle() -> None:
             setprofile(None)
             settrace(None)
             setswitchinterval(SWITCH_INTERVAL)
-            stop_monitoring()
             setrecursionlimit(RECURSION_LIMIT)
             return
         except BaseException:
@@ -91,19 +89,19 @@ def settle() -> None:
             continue
 
 
-def stop_monitoring() -> None:
-    """Switches off every tool of `sys.monitoring` (Python 3.12 and later)."""
-    if monitoring is None:
-        return
-    for tool in range(6):
-        if monitoring["get_tool"](tool) is not None:
-            monitoring["set_events"](tool, 0)
-            monitoring["free_tool_id"](tool)
-
-
-def allow_interrupt() -> None:
-    """Gives SIGINT its usual meaning for the length of a turn."""
+def begin_turn() -> None:
+    """Mends what an earlier turn tore out, and gives SIGINT its usual meaning."""
+    for name, value in BUILTINS.items():
+        live_builtins.setdefault(name, value)
+    put_back_modules()
     signal(_signal.SIGINT, _signal.default_int_handler)
+
+
+def put_back_modules() -> None:
+    """Fills the gaps in the interpreter's own table, which `sys.modules = {}` does not change."""
+    for name, module in remembered["modules"].items():
+        if live_modules.get(name) is None:
+            live_modules[name] = module
 
 
 class SignalsHeld:

@@ -4,7 +4,7 @@ import sys
 import time
 import unittest
 
-from harness import RunnerCase
+from harness import RUNNER, RunnerCase
 
 
 class LastExpression(RunnerCase):
@@ -85,7 +85,7 @@ class Main(RunnerCase):
     def test_surroundings(self):
         self.assertEqual(self.value("import sys; sys.argv"), [""])
         self.assertIs(self.value("import os, sys; sys.path[0] == os.getcwd()"), True)
-        self.assertIs(self.value("any('runner' in entry for entry in sys.path[1:]) if (sys := __import__('sys')) else 0"), False)
+        self.assertIs(self.value(f"import sys; {str(RUNNER)!r} in sys.path"), False)
         self.assertEqual(self.value("open('helper.py', 'w').write('x = 5')\nimport helper\nhelper.x"), 5)
 
     def test_pickle_dataclass_and_source(self):

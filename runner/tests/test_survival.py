@@ -30,7 +30,7 @@ class Interpreter(RunnerCase):
         "profiler": "import sys, time\nsys.setprofile(lambda *a: None)",
         "frame tracer": "import sys\ndef t(f, *a):\n  if 'execution' not in f.f_code.co_filename: raise SystemExit\nf = sys._getframe()\nwhile f:\n  f.f_trace = t\n  f = f.f_back\nsys.settrace(t)",
         "thread tracers": "import threading\nthreading.settrace(lambda *a: 1 / 0); threading.setprofile(lambda *a: 1 / 0)",
-        "monitoring": "import sys\nif hasattr(sys, 'monitoring'):\n  m = sys.monitoring\n  m.use_tool_id(3, 'x')\n  def boom(*a): raise SystemExit\n  m.register_callback(3, m.events.PY_START, boom)\n  m.set_events(3, m.events.PY_START)\n0 if True else 0",
+        "monitoring": "import sys\nif hasattr(sys, 'monitoring'):\n  m = sys.monitoring\n  m.use_tool_id(3, 'x')\n  def boom(c, *a):\n    if 'execution' not in c.co_filename: raise SystemExit\n  m.register_callback(3, m.events.PY_START, boom)\n  m.set_events(3, m.events.PY_START)\n0 if True else 0",
         "recursion limit": "import sys\nsys.setrecursionlimit(10**9)",
         "low recursion limit": "import sys\nsys.setrecursionlimit(60)",
         "switch interval": "import sys\nsys.setswitchinterval(1e9)",
