@@ -9,22 +9,30 @@ CO_COROUTINE = 0x80
 PATIENCE = 1.0
 
 
-def run(codes: list, namespace: dict):
-    """Runs code objects of which at least one awaits, in one event loop; the last one's value."""
+def run(codes: list, namespace: dict, at_end):
+    """Runs code objects of which at least one awaits, in one event loop; the last one's value.
+
+    `at_end(problem)` is called while the loop still runs.
+    """
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     try:
-        return loop.run_until_complete(evaluate(codes, namespace))
+        return loop.run_until_complete(evaluate(codes, namespace, at_end))
     finally:
         wind_down(loop)
 
 
-async def evaluate(codes: list, namespace: dict):
+async def evaluate(codes: list, namespace: dict, at_end):
     value = None
-    for code in codes:
-        value = eval(code, namespace)
-        if code.co_flags & CO_COROUTINE:
-            value = await value
+    try:
+        for code in codes:
+            value = eval(code, namespace)
+            if code.co_flags & CO_COROUTINE:
+                value = await value
+    except BaseException as problem:
+        at_end(problem)
+        raise
+    at_end(None)
     return value
 
 

@@ -104,11 +104,17 @@ class Turn:
         if any(code.co_flags & CO_COROUTINE for code in codes):
             from . import awaiting
 
-            value = awaiting.run(codes, module.__dict__)
+            value = awaiting.run(codes, module.__dict__, self.leave_if_child)
         else:
             for code in codes:
                 value = eval(code, module.__dict__)
         self.value = value if has_value else None
+
+    def leave_if_child(self, problem) -> None:
+        """Ends a forked child before it gets back to asyncio, whose loop is its parent's."""
+        if not self.channel.in_owner():
+            self.problem = problem
+            leave_child(self)
 
     def make_module(self):
         """A fresh `__main__`, with the tools, `ToolError` and `display` in it."""
