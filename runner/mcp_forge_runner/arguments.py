@@ -85,8 +85,10 @@ def check_text(value: str, place: str) -> str:
         try:
             value.encode("utf-8")
         except UnicodeEncodeError:
-            refuse(place, "has a lone surrogate, which UTF-8 cannot hold; "
-                   "pass x.encode('utf-8', 'replace').decode()")
+            refuse(
+                place,
+                "has a lone surrogate, which UTF-8 cannot hold; pass x.encode('utf-8', 'replace').decode()",
+            )
     return value
 
 

@@ -69,7 +69,7 @@ class Channel:
                 with self.state:
                     self.is_open = False
             while frame:
-                frame = frame[write(self.fd, frame):]
+                frame = frame[write(self.fd, frame) :]
 
     def receive(self):
         """The next request, or None when the server hung up. Reopens the channel for a turn."""

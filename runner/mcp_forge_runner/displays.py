@@ -7,7 +7,7 @@ from _thread import RLock
 
 from . import values
 from .channel import Closed, TooLarge, encode, well_formed
-from .reprs import bounded_repr, class_mro, class_name
+from .reprs import bounded_repr, class_mro
 
 # In the order in which they are asked; the first image format that answers is enough.
 METHODS = (
@@ -103,7 +103,7 @@ class Displays:
         data, metadata = bundle(value)
         if len(data) < 2:
             return None
-        if figure_class_of(value):
+        if is_figure(value):
             self.shown_figures.append(value)
         with self.lock:
             room = min(self.room, MAX_DISPLAY_BYTES)
@@ -124,7 +124,7 @@ class Displays:
                 data, found = clean_bundle(value), {}
             else:
                 data, found = bundle(value)
-                if figure_class_of(value):
+                if is_figure(value):
                     self.shown_figures.append(value)
             if include is not None:
                 data = {name: data[name] for name in data if name in include}
@@ -173,7 +173,7 @@ def bundle(value):
     data = {"text/plain": bounded_repr(value, TEXT_CHARS)[0]}
     metadata = {}
     try:
-        if figure_class_of(value):
+        if is_figure(value):
             data["image/png"] = as_base64(render_figure(value))
             return data, metadata
         found = ask(value, "_repr_mimebundle_", metadata, "")
@@ -238,7 +238,7 @@ def as_base64(data) -> str:
     return b2a_base64(data, newline=False).decode("ascii")
 
 
-def figure_class_of(value) -> bool:
+def is_figure(value) -> bool:
     """Whether the object is a matplotlib figure."""
     figure_module = sys.modules.get("matplotlib.figure")
     figure_class = getattr(figure_module, "Figure", None)

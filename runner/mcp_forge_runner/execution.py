@@ -10,7 +10,7 @@ from sys import setprofile, settrace
 
 from . import hooks, originals, values
 from .originals import MONITORING_TOOLS, set_events
-from .channel import Closed, TooLarge, encode
+from .channel import Closed, encode
 from .reprs import bounded_repr, class_mro, class_name, safe_str, traceback_of
 
 FILENAME = "<execution>"

@@ -72,7 +72,7 @@ def settle() -> None:
     Signals that have a Python handler are ignored from here on, because a handler would run,
     and raise, in the middle of the runner.
     """
-    for attempt in range(ATTEMPTS):
+    for _ in range(ATTEMPTS):
         try:
             for timer in TIMERS:
                 setitimer(timer, 0)

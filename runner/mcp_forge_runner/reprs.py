@@ -197,4 +197,4 @@ def cut_middle(text: str, limit: int):
     left_out = len(text) - kept
     head, tail = kept - kept // 2, kept // 2
     marker = f"\n... [{left_out} characters left out] ...\n"
-    return (text[:head] + marker + text[len(text) - tail:])[:limit], left_out
+    return (text[:head] + marker + text[len(text) - tail :])[:limit], left_out

@@ -171,6 +171,6 @@ def allows_none(parameter: dict) -> bool:
     outside = annotation
     while "[" in outside:
         start = outside.rindex("[")
-        outside = outside[:start] + outside[outside.find("]", start) + 1 or len(outside):]
+        outside = outside[:start] + outside[outside.find("]", start) + 1 or len(outside) :]
     alternatives = [part.strip() for part in outside.split("|")]
     return "None" in alternatives or "Any" in alternatives or annotation.startswith("Optional[")

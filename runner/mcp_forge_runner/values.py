@@ -155,7 +155,7 @@ class Conversion:
 
     def items(self, value, base, depth: int):
         """Any of `SEQUENCES` as a list."""
-        count = length(value, base)
+        count = base.__len__(value)
         if not self.enter(value, depth):
             return self.unentered(value, depth, count)
         result = []
@@ -213,11 +213,6 @@ class Conversion:
         if depth >= DEPTH_LIMIT:
             return self.text(f"[nested deeper than {DEPTH_LIMIT} levels]")
         return self.text("[left out]")
-
-
-def length(value, base) -> int:
-    """The number of items by the base class's own count."""
-    return base.__len__(value)
 
 
 def key_text(key) -> str:

@@ -22,6 +22,7 @@ from mcp_forge_runner.__main__ import main
 main({fd})
 """
 DEADLINE = 60
+reported = []
 sys.path.insert(0, str(RUNNER))
 
 
@@ -35,13 +36,19 @@ def need(*packages):
     required = os.environ.get("REQUIRE_PACKAGES") == "1"
     if missing and required:
         raise AssertionError(f"REQUIRE_PACKAGES=1, but missing: {missing}")
+    if missing and missing not in reported:
+        reported.append(missing)
+        print(
+            f"SKIPPED tests of {', '.join(missing)}: not installed (REQUIRE_PACKAGES=1 forbids this)",
+            file=sys.stderr,
+        )
     return unittest.skipIf(missing, f"not installed: {', '.join(missing)}")
 
 
 class Runner:
     """One runner process. Everything it sends is checked as strictly as the server does."""
 
-    def __init__(self, python=sys.executable):
+    def __init__(self, bootstrap=BOOTSTRAP):
         self.directory = tempfile.TemporaryDirectory()
         self.socket, theirs = socket.socketpair()
         self.socket.settimeout(DEADLINE)
@@ -52,9 +59,9 @@ class Runner:
             "TMPDIR": self.directory.name,
             "MPLBACKEND": "Agg",
         }
-        code = BOOTSTRAP.format(path=str(RUNNER), fd=theirs.fileno())
+        code = bootstrap.format(path=str(RUNNER), fd=theirs.fileno())
         self.process = subprocess.Popen(
-            [python, "-I", "-B", "-X", "utf8", "-c", code],
+            [sys.executable, "-I", "-B", "-X", "utf8", "-c", code],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -86,16 +86,23 @@ display(Rich(), Jpeg(), Bundle(), 'text', None)
         )
         self.assertEqual(self.runner.displays[0]["metadata"], {"text/latex": {"size": 3}})
         self.assertEqual(jpeg, {"text/plain": "jpeg", "image/jpeg": base64.b64encode(b"jpeg").decode()})
-        self.assertEqual(bundle, {"text/plain": "bundle", "text/html": "<i>", "image/png": "eA==", "application/x+json": [1]})
+        self.assertEqual(
+            bundle,
+            {"text/plain": "bundle", "text/html": "<i>", "image/png": "eA==", "application/x+json": [1]},
+        )
         self.assertEqual(self.runner.displays[2]["metadata"], {"text/html": {"w": 1}})
         self.assertEqual((text, none), ({"text/plain": "'text'"}, {"text/plain": "None"}))
 
     def test_result_display(self):
-        done = self.execute("class R:\n  def __repr__(s): return 'r'\n  def _repr_html_(s): return '<b>'\nR()")
+        done = self.execute(
+            "class R:\n  def __repr__(s): return 'r'\n  def _repr_html_(s): return '<b>'\nR()"
+        )
         self.assertEqual(done["result_display"], {"text/plain": "r", "text/html": "<b>"})
         self.assertEqual((done["result"], done["result_repr"]), ("r", "r"))
         self.assertNotIn("result_display", self.execute("object()"))
-        self.assertNotIn("result_display", self.execute("R = type('R', (), {'_repr_html_': lambda s: None})\nR()"))
+        self.assertNotIn(
+            "result_display", self.execute("R = type('R', (), {'_repr_html_': lambda s: None})\nR()")
+        )
 
     def test_hostile_representations(self):
         code = """
@@ -119,8 +126,12 @@ display(Evil(), MagicMock(name='m'), Evil)
         self.assertEqual(kind, {"text/plain": "<class '__main__.Evil'>"})
 
     def test_raw_and_filters(self):
-        self.value("display({'text/plain': 'a', 'text/html': 'b'}, raw=True, metadata={'x': 1}, display_id='7')")
-        self.value("class R:\n  def _repr_html_(s): return 'h'\n  def _repr_latex_(s): return 'l'\ndisplay(R(), include=['text/html'])")
+        self.value(
+            "display({'text/plain': 'a', 'text/html': 'b'}, raw=True, metadata={'x': 1}, display_id='7')"
+        )
+        self.value(
+            "class R:\n  def _repr_html_(s): return 'h'\n  def _repr_latex_(s): return 'l'\ndisplay(R(), include=['text/html'])"
+        )
         self.assertEqual(self.displays(), [{"text/plain": "a", "text/html": "b"}, {"text/html": "h"}])
         self.assertEqual(self.runner.displays[0]["metadata"], {"x": 1})
 
@@ -164,7 +175,9 @@ display({'text/plain': 'y' * 10_000}, raw=True)
         done = self.execute(code, display_bytes=2500)
         first, second, third, last = self.runner.displays
         self.assertIn("image/png", first["data"])
-        self.assertEqual(second["data"], {"text/plain": "big\n[image/png left out: 4002 bytes are over the limit]"})
+        self.assertEqual(
+            second["data"], {"text/plain": "big\n[image/png left out: 4002 bytes are over the limit]"}
+        )
         self.assertIn("image/png", third["data"])
         self.assertRegex(last["data"]["text/plain"], r"^\[1 display left out: \d+ bytes over the limit\]$")
         self.assertGreater(done["truncated"]["displays"], 10_000)
@@ -195,13 +208,19 @@ class FakeFigures(RunnerCase):
         return [base64.b64decode(event["data"]["image/png"])[8:].decode() for event in self.runner.displays]
 
     def test_at_the_end_even_after_an_error(self):
-        self.error("import matplotlib.pyplot as plt\nplt.figure('a')\nplt.figure('b')\n1/0", "ZeroDivisionError")
+        self.error(
+            "import matplotlib.pyplot as plt\nplt.figure('a')\nplt.figure('b')\n1/0", "ZeroDivisionError"
+        )
         self.assertEqual(self.images(), ["a", "b"])
 
     def test_show_displays_and_begins_anew(self):
-        self.value("import matplotlib.pyplot as plt\nplt.figure('a')\nplt.show()\nplt.figure('b')\nplt.show(block=False)\nprint(1)")
+        self.value(
+            "import matplotlib.pyplot as plt\nplt.figure('a')\nplt.show()\nplt.figure('b')\nplt.show(block=False)\nprint(1)"
+        )
         self.assertEqual(self.images(), ["a", "b"])
-        self.assertIs(self.value("from matplotlib import pyplot, _pylab_helpers\nnot _pylab_helpers.Gcf.figs"), True)
+        self.assertIs(
+            self.value("from matplotlib import pyplot, _pylab_helpers\nnot _pylab_helpers.Gcf.figs"), True
+        )
 
     def test_show_in_a_second_turn(self):
         self.value("import matplotlib.pyplot")
@@ -259,7 +278,9 @@ print(plt.get_backend())
 
     @need("IPython")
     def test_ipython(self):
-        done = self.execute("from IPython.display import display, HTML, Image\ndisplay(HTML('<b>'))\nHTML('<i>')")
+        done = self.execute(
+            "from IPython.display import display, HTML, Image\ndisplay(HTML('<b>'))\nHTML('<i>')"
+        )
         self.assertEqual(self.runner.displays[0]["data"]["text/html"], "<b>")
         self.assertEqual(done["result_display"]["text/html"], "<i>")
 

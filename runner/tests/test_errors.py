@@ -51,7 +51,9 @@ raise e
         self.assertNotIn("mcp_forge_runner", text)
 
     def test_the_users_own_formatting_finds_lines(self):
-        text = self.value("import traceback\ntry:\n  1/0  # look\nexcept Exception:\n  s = traceback.format_exc()\ns")
+        text = self.value(
+            "import traceback\ntry:\n  1/0  # look\nexcept Exception:\n  s = traceback.format_exc()\ns"
+        )
         self.assertIn("1/0  # look", text)
 
     def test_exits(self):
@@ -70,7 +72,10 @@ raise e
     def test_recursion(self):
         text = self.error("def f(): f()\nf()", "RecursionError")["traceback"]
         self.assertRegex(text, r"Previous line repeated \d+ more times")
-        self.error("import sys\nsys.setrecursionlimit(10**4)\ndef f(n): g(n+1)\ndef g(n): f(n+1)\nf(0)", "RecursionError")
+        self.error(
+            "import sys\nsys.setrecursionlimit(10**4)\ndef f(n): g(n+1)\ndef g(n): f(n+1)\nf(0)",
+            "RecursionError",
+        )
         self.error("class C:\n  def __repr__(s): return repr(s)\nstr(C())", "RecursionError")
 
     def test_memory(self):
@@ -129,7 +134,9 @@ class Hostile(RunnerCase):
         self.assertEqual(self.value("1 + 1"), 2)
 
     def test_cycles(self):
-        self.error("a = ValueError('a')\nb = KeyError('b')\na.__cause__ = b\nb.__cause__ = a\nraise a", "ValueError")
+        self.error(
+            "a = ValueError('a')\nb = KeyError('b')\na.__cause__ = b\nb.__cause__ = a\nraise a", "ValueError"
+        )
         self.error("a = ValueError('a')\na.__context__ = a\nraise a", "ValueError")
         chain = "e = None\nfor n in range(5000):\n  x = ValueError(n)\n  x.__cause__ = e\n  e = x\nraise e"
         self.error(chain, "ValueError")
@@ -144,7 +151,12 @@ raise Evil
         self.error(code, "Evil")
 
     def test_odd_syntax_errors(self):
-        for args in ("'m', 5", "'m', ('f', 1, 1, 'text')", "'m', ('f', 'x', None, 7)", "5, (None, None, None, None)"):
+        for args in (
+            "'m', 5",
+            "'m', ('f', 1, 1, 'text')",
+            "'m', ('f', 'x', None, 7)",
+            "5, (None, None, None, None)",
+        ):
             with self.subTest(args):
                 self.assertIn("error", self.execute(f"raise SyntaxError({args})"))
 

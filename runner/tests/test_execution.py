@@ -1,6 +1,5 @@
 """How code is run: `__main__`, the last expression, `await`, output, odd sources."""
 
-import sys
 import time
 import unittest
 
@@ -77,7 +76,16 @@ class Evil:
 class Main(RunnerCase):
     def test_names(self):
         self.assertEqual(self.value("__name__"), "__main__")
-        names = ["ToolError", "__builtins__", "__doc__", "__loader__", "__name__", "__package__", "__spec__", "display"]
+        names = [
+            "ToolError",
+            "__builtins__",
+            "__doc__",
+            "__loader__",
+            "__name__",
+            "__package__",
+            "__spec__",
+            "display",
+        ]
         self.assertEqual(self.value("sorted(globals())"), names)
         self.assertIs(self.value("import sys; vars(sys.modules['__main__']) is globals()"), True)
         self.assertIs(self.value("import builtins; __builtins__ is builtins"), True)
@@ -114,16 +122,24 @@ class Await(RunnerCase):
             ("import asyncio\nx = 1\nawait asyncio.sleep(0)\n", None),
             ("async def g():\n  yield 1\n  yield 2\n[x async for x in g()]", [1, 2]),
             ("async def g():\n  yield 1\nt = 0\nasync for x in g():\n  t += x\nt", 1),
-            ("import contextlib\n@contextlib.asynccontextmanager\nasync def c():\n  yield 7\nasync with c() as v:\n  pass\nv", 7),
+            (
+                "import contextlib\n@contextlib.asynccontextmanager\nasync def c():\n  yield 7\nasync with c() as v:\n  pass\nv",
+                7,
+            ),
             ("import asyncio\nasync def f(): return 3\nasyncio.run(f())", 3),
-            ("import asyncio\nasync def f(): return 3\nt = asyncio.create_task(f())\nawait asyncio.sleep(0)\nt.result()", 3),
+            (
+                "import asyncio\nasync def f(): return 3\nt = asyncio.create_task(f())\nawait asyncio.sleep(0)\nt.result()",
+                3,
+            ),
             ("import asyncio\nasync def f(n): return n\nawait asyncio.gather(*map(f, range(3)))", [0, 1, 2]),
         ):
             with self.subTest(code=code):
                 self.assertEqual(self.value(code), expected)
 
     def test_nested_run_is_refused_by_python(self):
-        error = self.error("import asyncio\nawait asyncio.sleep(0)\nasyncio.run(asyncio.sleep(0))", "RuntimeError")
+        error = self.error(
+            "import asyncio\nawait asyncio.sleep(0)\nasyncio.run(asyncio.sleep(0))", "RuntimeError"
+        )
         self.assertIn("running event loop", error["message"])
 
     def test_leftover_tasks_are_cancelled(self):
@@ -153,18 +169,26 @@ await asyncio.sleep(0)
         self.assertIn('File "<execution>", line 3, in f', error["traceback"])
         self.assertNotIn("asyncio", error["traceback"].replace("import asyncio", ""))
         self.error("import asyncio\nawait asyncio.sleep(0)\nraise SystemExit(3)", "SystemExit")
-        self.error("import asyncio\nasyncio.get_running_loop().stop()\nawait asyncio.sleep(5)", "RuntimeError")
-        self.error("import asyncio\nasyncio.get_running_loop().close()\nawait asyncio.sleep(0)", "RuntimeError")
+        self.error(
+            "import asyncio\nasyncio.get_running_loop().stop()\nawait asyncio.sleep(5)", "RuntimeError"
+        )
+        self.error(
+            "import asyncio\nasyncio.get_running_loop().close()\nawait asyncio.sleep(0)", "RuntimeError"
+        )
 
     def test_threads_of_executors_are_not_waited_for(self):
         started = time.monotonic()
-        self.value("import asyncio, time\nasyncio.get_running_loop().run_in_executor(None, time.sleep, 50)\nawait asyncio.sleep(0)")
+        self.value(
+            "import asyncio, time\nasyncio.get_running_loop().run_in_executor(None, time.sleep, 50)\nawait asyncio.sleep(0)"
+        )
         self.assertLess(time.monotonic() - started, 30)
 
 
 class Output(RunnerCase):
     def test_text(self):
-        self.value("import sys\nprint('a\u20ac\\ud800')\nprint('e', file=sys.stderr)\nprint('no end', end='')")
+        self.value(
+            "import sys\nprint('a\u20ac\\ud800')\nprint('e', file=sys.stderr)\nprint('no end', end='')"
+        )
         self.assertEqual(self.finish(), ("a\u20ac\\ud800\nno end", "e\n"))
 
     def test_a_line_is_there_before_the_turn_ends(self):
@@ -210,8 +234,20 @@ class Output(RunnerCase):
 class OddSources(RunnerCase):
     def test_syntax_errors(self):
         error = self.error("x = 1\ny = = 2\n", "SyntaxError")
-        self.assertEqual(error["traceback"], '  File "<execution>", line 2\n    y = = 2\n        ^\nSyntaxError: invalid syntax\n')
-        for code in ("'abc", "if True:\nx", "return 5", "await = 1", "\ttry", "f(", "def f():\n\treturn 1\n        return 2", "x\\"):
+        self.assertEqual(
+            error["traceback"],
+            '  File "<execution>", line 2\n    y = = 2\n        ^\nSyntaxError: invalid syntax\n',
+        )
+        for code in (
+            "'abc",
+            "if True:\nx",
+            "return 5",
+            "await = 1",
+            "\ttry",
+            "f(",
+            "def f():\n\treturn 1\n        return 2",
+            "x\\",
+        ):
             with self.subTest(code=code):
                 done = self.execute(code)
                 self.assertIn(done["error"]["type"], ("SyntaxError", "IndentationError", "TabError"))

@@ -5,7 +5,7 @@ import signal
 import socket
 import unittest
 
-from harness import CAPS, FIXTURES, RunnerCase, fixture
+from harness import CAPS, FIXTURES, Runner, RunnerCase, fixture
 from mcp_forge_runner import channel, media
 
 FIELDS = {
@@ -19,7 +19,17 @@ FIELDS = {
 
 class Frames(unittest.TestCase):
     def test_round_trip(self):
-        for value in (None, True, -0.0, 1e300, 1 << 63, "a\u20ac\U0001f600\n\"\\", [], {}, {"a": [1, {"b": None}]}):
+        for value in (
+            None,
+            True,
+            -0.0,
+            1e300,
+            1 << 63,
+            'a\u20ac\U0001f600\n"\\',
+            [],
+            {},
+            {"a": [1, {"b": None}]},
+        ):
             self.assertEqual(channel.decode(channel.encode(value)), value)
 
     def test_encoding_is_ascii_without_lone_surrogates(self):
@@ -46,7 +56,9 @@ class Frames(unittest.TestCase):
                 self.assertLessEqual(value.keys(), FIELDS[value["type"]], name)
 
     def test_fixture_of_blocks_becomes_objects(self):
-        text, image, audio, document, binary, link = media.from_value(fixture("request_tool_result_blocks")["ok"])
+        text, image, audio, document, binary, link = media.from_value(
+            fixture("request_tool_result_blocks")["ok"]
+        )
         self.assertIsInstance(text, str)
         self.assertEqual((image.data, image.mime_type), (b"\x89PNG\r\n\x1a\n", "image/png"))
         self.assertEqual((audio.data, audio.mime_type), (b"RIFF", "audio/wav"))
@@ -64,7 +76,9 @@ class Connection(RunnerCase):
         request = fixture("request_execute")
         self.runner.send(request)
         call = self.runner.receive()
-        self.assertEqual(call, {"type": "tool_call", "call_id": 1, "name": "files_search", "arguments": {"query": "tax"}})
+        self.assertEqual(
+            call, {"type": "tool_call", "call_id": 1, "name": "files_search", "arguments": {"query": "tax"}}
+        )
         self.runner.send(fixture("request_tool_result_json"))
         self.assertEqual(self.runner.receive()["result"], fixture("request_tool_result_json")["ok"]["value"])
 
@@ -128,9 +142,43 @@ os._exit(3)
 
     def test_a_frame_never_exceeds_its_limit_whatever_the_caps(self):
         caps = dict.fromkeys(CAPS, 1 << 30)
-        done = self.execute("class B:\n  def __repr__(s): return '\\u20ac' * 10**7\n  def _repr_html_(s): return 'x' * 10**7\n"
-                            "display(B(), B())\n[B(), 'y' * 10**7]", **caps)
+        done = self.execute(
+            "class B:\n  def __repr__(s): return '\\u20ac' * 10**7\n  def _repr_html_(s): return 'x' * 10**7\n"
+            "display(B(), B())\n[B(), 'y' * 10**7]",
+            **caps,
+        )
         self.assertIn("result", done["truncated"])
+
+
+# As a zygote will do it: prepare once, then serve each turn in a child on a socket of its own.
+FORKING = """
+import os, sys
+sys.path.insert(0, {path!r})
+from mcp_forge_runner.__main__ import prepare, serve
+before = os.listdir("/proc/self/fd")
+prepare(["decimal", "no_such_package"])
+assert os.listdir("/proc/self/fd") == before
+assert len(os.listdir("/proc/self/task")) == 1
+pid = os.fork()
+if not pid:
+    serve({fd})
+os.close({fd})
+os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+class Forked(unittest.TestCase):
+    def test_a_prepared_process_serves_in_a_child(self):
+        runner = Runner(FORKING)
+        self.addCleanup(runner.close)
+        done = runner.execute(
+            "import sys\n['decimal' in sys.modules, 'mcp_forge_runner.tools' in sys.modules, __name__, sys.argv]"
+        )
+        self.assertEqual(done["result"], [True, True, "__main__", [""]])
+        self.assertIn("1/0", runner.execute("import traceback\n1/0")["error"]["traceback"])
+        runner.execute("print('out')")
+        runner.close()
+        self.assertEqual((runner.process.returncode, runner.stdout, runner.stderr), (0, "out\n", ""))
 
 
 if __name__ == "__main__":

@@ -56,7 +56,11 @@ class Interpreter(RunnerCase):
 
     def test_value_and_error(self):
         for name, code in self.BREAKS.items():
-            for last, kind in (("'end'", None), ("(lambda: 1 // 0)()", "ZeroDivisionError"), ("[[{1: 'end'}]]", None)):
+            for last, kind in (
+                ("'end'", None),
+                ("(lambda: 1 // 0)()", "ZeroDivisionError"),
+                ("[[{1: 'end'}]]", None),
+            ):
                 with self.subTest(name, last=last):
                     self.runner.close()
                     self.setUp()
@@ -70,7 +74,18 @@ class Interpreter(RunnerCase):
                         self.assertNotIn("mcp_forge_runner", done["error"]["traceback"])
 
     def test_the_next_turn(self):
-        for name in ("modules", "len", "streams", "descriptors", "tracer", "alarm", "meta path", "recursion limit", "main", "signals"):
+        for name in (
+            "modules",
+            "len",
+            "streams",
+            "descriptors",
+            "tracer",
+            "alarm",
+            "meta path",
+            "recursion limit",
+            "main",
+            "signals",
+        ):
             with self.subTest(name):
                 self.runner.close()
                 self.setUp()
@@ -92,10 +107,15 @@ class Interpreter(RunnerCase):
         self.assertEqual(self.execute("5")["result"], 5)
 
     def test_the_control_socket_is_gone(self):
-        for code in ("import os\nos.closerange(3, 300)", "import os\nfor n in range(3, 300):\n  try: os.dup2(1, n)\n  except OSError: pass"):
+        for code in (
+            "import os\nos.closerange(3, 300)",
+            "import os\nfor n in range(3, 300):\n  try: os.dup2(1, n)\n  except OSError: pass",
+        ):
             self.runner.start(code)
             self.assertIsNone(self.runner.until_done())
-            self.assertEqual(self.runner.process.wait(20), 71 if "close" in code else self.runner.process.returncode)
+            self.assertEqual(
+                self.runner.process.wait(20), 71 if "close" in code else self.runner.process.returncode
+            )
             self.runner.close()
             self.setUp()
 
@@ -116,7 +136,12 @@ class Interpreter(RunnerCase):
 
 class Processes(RunnerCase):
     def test_a_forked_child_that_runs_to_the_end(self):
-        for ending, status in (("", 0), ("if not pid: raise SystemExit(5)", 5), ("if not pid: 1/0", 1), ("if not pid: sys.exit('x')", 1)):
+        for ending, status in (
+            ("", 0),
+            ("if not pid: raise SystemExit(5)", 5),
+            ("if not pid: 1/0", 1),
+            ("if not pid: sys.exit('x')", 1),
+        ):
             code = f"import os, sys\nprint('before')\npid = os.fork()\n{ending}\nif pid: status = os.waitpid(pid, 0)[1]\nos.WEXITSTATUS(status) if pid else 'child'"
             with self.subTest(ending):
                 self.assertEqual(self.value(code), status)
@@ -171,7 +196,9 @@ if __name__ == '__main__':
         code = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'print(5)'], capture_output=True, text=True).stdout"
         self.assertEqual(self.value(code), "5\n")
         self.assertEqual(self.value("import os; os.system('exit 3') >> 8"), 3)
-        self.assertEqual(self.value("import asyncio\np = await asyncio.create_subprocess_exec('true')\nawait p.wait()"), 0)
+        self.assertEqual(
+            self.value("import asyncio\np = await asyncio.create_subprocess_exec('true')\nawait p.wait()"), 0
+        )
 
 
 if __name__ == "__main__":

@@ -27,7 +27,11 @@ TOOLS = (SEARCH, ANY)
 
 
 def json_answer(value):
-    return lambda call: {"type": "tool_result", "call_id": call["call_id"], "ok": {"kind": "json", "value": value}}
+    return lambda call: {
+        "type": "tool_result",
+        "call_id": call["call_id"],
+        "ok": {"kind": "json", "value": value},
+    }
 
 
 def echo(call):
@@ -35,11 +39,19 @@ def echo(call):
 
 
 def blocks(*items):
-    return lambda call: {"type": "tool_result", "call_id": call["call_id"], "ok": {"kind": "blocks", "blocks": list(items)}}
+    return lambda call: {
+        "type": "tool_result",
+        "call_id": call["call_id"],
+        "ok": {"kind": "blocks", "blocks": list(items)},
+    }
 
 
 def failure(kind, message):
-    return lambda call: {"type": "tool_result", "call_id": call["call_id"], "error": {"kind": kind, "message": message}}
+    return lambda call: {
+        "type": "tool_result",
+        "call_id": call["call_id"],
+        "error": {"kind": kind, "message": message},
+    }
 
 
 class ToolCase(RunnerCase):
@@ -66,7 +78,13 @@ t = files_search
                 "files_search",
                 "__main__",
                 SEARCH["doc"],
-                {"query": "str", "from_": "str | None", "limit": "int", "tags": "list[str | None]", "return": "list[str]"},
+                {
+                    "query": "str",
+                    "from_": "str | None",
+                    "limit": "int",
+                    "tags": "list[str | None]",
+                    "return": "list[str]",
+                },
                 signature,
                 True,
                 f"<tool {shown}; await files_search.aio(...) to call it asynchronously>",
@@ -91,7 +109,10 @@ assert 'inspect' not in sys.modules or True
         self.assertEqual(exported, ["files_search", "s_any", "ToolError", "display", "tools"])
         self.assertEqual(lines[0].split(" -> ")[1], "list[str]: Searches the files.")
         self.assertEqual(lines[1], "s_any(value: Any) -> Any")
-        self.assertEqual(names, ["E", "ToolError", "d", "display", "f", "files_search", "mcp_forge", "s_any", "sys", "tools"])
+        self.assertEqual(
+            names,
+            ["E", "ToolError", "d", "display", "f", "files_search", "mcp_forge", "s_any", "sys", "tools"],
+        )
 
     def test_a_module_in_the_workspace_may_call_tools(self):
         code = "open('mine.py', 'w').write('from mcp_forge import s_any\\ndef f(): return s_any(5)')\nimport mine\nmine.f()"
@@ -217,7 +238,9 @@ class Answers(ToolCase):
         resource = {"type": "resource", "uri": "u:x", "text": "t", "mime_type": "text/plain"}
         code = "a, b, c = s_any(1)\n[a, type(b).__name__, c.uri, c.text, c.data, repr(c)]"
         got = self.value(code, blocks({"type": "text", "text": "a"}, image, resource))
-        self.assertEqual(got, ["a", "Media", "u:x", "t", None, "<Resource 'u:x', text/plain: 1 characters in .text>"])
+        self.assertEqual(
+            got, ["a", "Media", "u:x", "t", None, "<Resource 'u:x', text/plain: 1 characters in .text>"]
+        )
 
     def test_errors(self):
         for kind in ("not_granted", "invalid_arguments", "tool", "upstream", "timeout", "limit"):
@@ -227,9 +250,11 @@ class Answers(ToolCase):
         error = self.error("def f():\n  s_any(1)\nf()", "ToolError", failure("tool", "it broke"))
         self.assertEqual(error["message"], "s_any: it broke (tool)")
         self.assertTrue(error["traceback"].endswith("mcp_forge.ToolError: s_any: it broke (tool)\n"))
-        self.assertIn('line 2, in f', error["traceback"])
+        self.assertIn("line 2, in f", error["traceback"])
         self.assertNotIn("mcp_forge_runner", error["traceback"])
-        error = self.error("import asyncio\nawait asyncio.gather(s_any.aio(1))", "ToolError", failure("tool", "it broke"))
+        error = self.error(
+            "import asyncio\nawait asyncio.gather(s_any.aio(1))", "ToolError", failure("tool", "it broke")
+        )
         self.assertNotIn("mcp_forge_runner", error["traceback"])
 
     def test_error_survives_pickle(self):
@@ -268,7 +293,9 @@ class Parallel(ToolCase):
 
     def test_run_and_tasks(self):
         self.assertEqual(self.value("import asyncio\nasyncio.run(s_any.aio(1))"), {"value": 1})
-        self.assertEqual(self.value("import asyncio\nt = asyncio.create_task(s_any.aio(1))\nawait t"), {"value": 1})
+        self.assertEqual(
+            self.value("import asyncio\nt = asyncio.create_task(s_any.aio(1))\nawait t"), {"value": 1}
+        )
 
     def test_an_abandoned_call_harms_nothing(self):
         code = """
@@ -303,7 +330,10 @@ except TimeoutError:
     pass
 s_any('fast')
 """
-        self.assertEqual(self.value(code, lambda call: echo(call) if call["arguments"]["value"] == "fast" else None), {"value": "fast"})
+        self.assertEqual(
+            self.value(code, lambda call: echo(call) if call["arguments"]["value"] == "fast" else None),
+            {"value": "fast"},
+        )
 
     def test_a_call_that_is_still_open_at_the_end(self):
         code = "import threading\nthreading.Thread(target=s_any, args=(1,)).start()\nimport time\ntime.sleep(0.2)\n5"
@@ -346,7 +376,9 @@ os.waitpid(pid, 0)
         self.assertEqual(len(self.runner.calls), 2)
 
     def test_a_tool_cannot_be_sent_to_another_process(self):
-        self.assertIn("cannot be sent", self.error("import pickle\npickle.dumps(s_any)", "TypeError")["message"])
+        self.assertIn(
+            "cannot be sent", self.error("import pickle\npickle.dumps(s_any)", "TypeError")["message"]
+        )
 
     def test_a_thread_that_outlives_the_turn_cannot_call(self):
         code = """

@@ -110,7 +110,9 @@ class Forms(unittest.TestCase):
         self.same(decimal.Decimal("1.10"), "1.10")
         self.same(fractions.Fraction(1, 3), "1/3")
         self.same(uuid.UUID(int=1), "00000000-0000-0000-0000-000000000001")
-        self.same(datetime.datetime(2024, 1, 2, 3, 4, 5, tzinfo=datetime.timezone.utc), "2024-01-02T03:04:05+00:00")
+        self.same(
+            datetime.datetime(2024, 1, 2, 3, 4, 5, tzinfo=datetime.timezone.utc), "2024-01-02T03:04:05+00:00"
+        )
         self.same(datetime.date(2024, 1, 2), "2024-01-02")
         self.same(datetime.time(3, 4), "03:04:00")
         self.same(datetime.timedelta(days=1, milliseconds=5), 86400.005)
@@ -204,8 +206,23 @@ class Hostile(unittest.TestCase):
         def fail(*args, **kwargs):
             raise SystemExit("called")
 
-        names = ("__repr__", "__str__", "__len__", "__iter__", "items", "keys", "__getitem__", "__class_getitem__",
-                 "__bool__", "__int__", "__float__", "__index__", "__getattr__", "__contains__", "__neg__")
+        names = (
+            "__repr__",
+            "__str__",
+            "__len__",
+            "__iter__",
+            "items",
+            "keys",
+            "__getitem__",
+            "__class_getitem__",
+            "__bool__",
+            "__int__",
+            "__float__",
+            "__index__",
+            "__getattr__",
+            "__contains__",
+            "__neg__",
+        )
         for base, value in ((str, "a"), (int, 5), (float, 1.5), (list, [1]), (tuple, (1,)), (set, {1})):
             evil = type("Evil", (base,), dict.fromkeys(names, fail))(value)
             self.assertEqual(convert(evil)[0], [1] if base in (tuple, set) else value)
@@ -271,7 +288,12 @@ class Hostile(unittest.TestCase):
         self.assertIn("cannot be converted", convert(mapping)[0])
 
     def test_pretenders(self):
-        for module, name in (("numpy", "ndarray"), ("pandas", "DataFrame"), ("enum", "Enum"), ("decimal", "Decimal")):
+        for module, name in (
+            ("numpy", "ndarray"),
+            ("pandas", "DataFrame"),
+            ("enum", "Enum"),
+            ("decimal", "Decimal"),
+        ):
             kind = type(name, (), {"__module__": module, "__repr__": lambda self: "fake"})
             self.assertIn("[", str(convert(kind())[0]) + "[")
         kind = type("Fake", (), {"__dataclass_fields__": {"a": None}})
@@ -295,9 +317,33 @@ class Random(unittest.TestCase):
     """Properties of random values, with the seed in the failure."""
 
     ATOMS = (
-        None, True, 0, -1, 1 << 70, 10**4280, 1.5, -0.0, float("nan"), float("inf"), "", "a", "\ud83d", "\u20ac" * 50,
-        b"x" * 30, range(5), Ellipsis, len, Color.RED, Color.SELF, decimal.Decimal("NaN"), 3j, "x" * 500,
-        datetime.timedelta.max, Number.ONE, pathlib.Path("/\udc80"), uuid.UUID(int=5),
+        None,
+        True,
+        0,
+        -1,
+        1 << 70,
+        10**4280,
+        1.5,
+        -0.0,
+        float("nan"),
+        float("inf"),
+        "",
+        "a",
+        "\ud83d",
+        "\u20ac" * 50,
+        b"x" * 30,
+        range(5),
+        Ellipsis,
+        len,
+        Color.RED,
+        Color.SELF,
+        decimal.Decimal("NaN"),
+        3j,
+        "x" * 500,
+        datetime.timedelta.max,
+        Number.ONE,
+        pathlib.Path("/\udc80"),
+        uuid.UUID(int=5),
     )
 
     def value(self, source, depth):
@@ -313,7 +359,10 @@ class Random(unittest.TestCase):
             return Point(items, Pair(*items) if len(items) == 2 else items)
         if kind == 7:
             return collections.deque(items)
-        keys = [source.choice((1, "1", "1 (2)", None, "None", 1.5, (1,), b"k", "\ud800", Color.RED, "[left out]")) for _ in items]
+        keys = [
+            source.choice((1, "1", "1 (2)", None, "None", 1.5, (1,), b"k", "\ud800", Color.RED, "[left out]"))
+            for _ in items
+        ]
         return dict(zip(keys, items))
 
     def test_always_strict_json_within_the_limit(self):
@@ -361,8 +410,26 @@ class Reprs(unittest.TestCase):
         class Sub(list):
             pass
 
-        for value in ([], (), (1,), set(), frozenset(), {1}, frozenset({1}), {}, {1: (2,)}, cycle, mapping, "a'b\n", b"x",
-                      Sub([1, 2]), collections.defaultdict(list, a=[1]), Point(1, [2]), [1.5, None, ...], -5):
+        for value in (
+            [],
+            (),
+            (1,),
+            set(),
+            frozenset(),
+            {1},
+            frozenset({1}),
+            {},
+            {1: (2,)},
+            cycle,
+            mapping,
+            "a'b\n",
+            b"x",
+            Sub([1, 2]),
+            collections.defaultdict(list, a=[1]),
+            Point(1, [2]),
+            [1.5, None, ...],
+            -5,
+        ):
             self.assertEqual(bounded_repr(value, 10_000), (repr(value), 0))
 
     def test_large(self):
@@ -432,7 +499,9 @@ class Pandas(unittest.TestCase):
     def test_frames(self):
         import pandas
 
-        frame = pandas.DataFrame({"a": [1, 2], "b": [1.5, None], "when": pandas.to_datetime(["2024-01-02", None])})
+        frame = pandas.DataFrame(
+            {"a": [1, 2], "b": [1.5, None], "when": pandas.to_datetime(["2024-01-02", None])}
+        )
         self.assertEqual(
             convert(frame)[0],
             {
