@@ -228,14 +228,16 @@ pub(crate) fn set_names() -> Result<String, JailError> {
 }
 
 /// Limits pids inside the namespace, where the kernel counts them per namespace (6.14 and later).
-/// A second bound under the cgroup's; the first one where there is no cgroup.
+/// A second bound, under the cgroup's and under `RLIMIT_NPROC`, which the kernel counts per user
+/// namespace and which allows no more than `pids`.
 #[expect(
     clippy::unnecessary_wraps,
     reason = "a step of the list; older kernels lack the limit, which has a stand-in"
 )]
 pub(crate) fn limit_pids(pids: u64) -> Result<String, JailError> {
-    // The kernel's minimum for the file is 301.
-    let most = pids.saturating_add(1).max(301);
+    // Once the highest number was given out, the kernel takes only numbers from 300 on. All must
+    // fit there, and so must the numbers that the dead leave behind as group or session.
+    let most = pids.saturating_mul(2).saturating_add(300);
     let limited = crate::rootfs::write_own_sysctl("kernel/pid_max", &most.to_string()).is_ok();
     Ok(if limited {
         format!("pid_max {most}")
