@@ -20,7 +20,7 @@ use crate::{
     error::JailError,
     explain, init, launch,
     namespaces::{self, Outside},
-    omitted,
+    omitted, rlimits,
     rootfs::Sources,
     spec::{Cause, JailSpec, Layer, LayerReport, LimitReport, Report, State},
     sys::{self, Side},
@@ -54,6 +54,10 @@ pub fn main() -> ExitCode {
 /// One sandbox's life. An error is the report to give; nothing is left running then.
 fn keep(socket: BorrowedFd<'_>, spec: &JailSpec, streams: Streams) -> Result<(), Report> {
     let (cgroup, cgroup_layer) = join_plan(spec)?;
+    if !omitted(Layer::Rlimits) && !cgroup.as_ref().is_some_and(|cgroup| cgroup.has("memory")) {
+        // Before the fork: init inherits it.
+        rlimits::bound_files(spec.limits.memory_bytes).map_err(|error| refusal(&error))?;
+    }
     let sandbox = Starting::fork(spec, streams)?;
     let sandbox = sandbox.release(cgroup.as_ref())?;
     let layers = match sandbox.wait_until_sealed() {

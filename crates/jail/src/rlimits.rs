@@ -7,6 +7,22 @@ use crate::{
     spec::{JailLimits, Layer},
 };
 
+/// Bounds every file, for where no cgroup counts memory: a memfd counts against no tmpfs, and the
+/// watch sees it only while it is mapped. Set by the keeper on itself, and inherited. Where a
+/// cgroup counts, a file may be as sparse as it likes: what it really holds is charged.
+pub(crate) fn bound_files(bytes: u64) -> Result<(), JailError> {
+    let host = rustix::process::getrlimit(Resource::Fsize).maximum;
+    let most = Some(host.map_or(bytes, |host| host.min(bytes)));
+    rustix::process::setrlimit(
+        Resource::Fsize,
+        Rlimit {
+            current: most,
+            maximum: most,
+        },
+    )
+    .map_err(JailError::at(Layer::Rlimits, "set Fsize"))
+}
+
 /// Sets the limits, each at most what the host already allows.
 pub(crate) fn set(limits: &JailLimits) -> Result<String, JailError> {
     let table = [
@@ -21,8 +37,6 @@ pub(crate) fn set(limits: &JailLimits) -> Result<String, JailError> {
             Resource::Data,
             limits.memory_bytes + limits.pids * (8 << 20),
         ),
-        // One file, memfd included: those count against no tmpfs.
-        (Resource::Fsize, limits.memory_bytes),
         (Resource::Cpu, limits.cpu_seconds),
         (Resource::Stack, 64 << 20),
         (Resource::Memlock, 64 << 10),
