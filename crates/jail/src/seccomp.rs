@@ -140,13 +140,15 @@ fn conditional() -> Result<[(i64, Vec<SeccompRule>); CONDITIONAL], seccompiler::
         | libc::CLONE_NEWNET) as u32 as u64;
     // The other ioctls that reach a descriptor in here push input into terminals (TIOCSTI,
     // TIOCLINUX) or load line disciplines (TIOCSETD).
-    const IOCTLS: [u64; 10] = [
+    const IOCTLS: [u64; 11] = [
         libc::TCGETS,
         libc::TCSETS,
         libc::TCSETSW,
         libc::TCSETSF,
         libc::TIOCGWINSZ,
         libc::TIOCGPGRP,
+        // Acts only on the caller's own terminal, and there is none: the answer is what matters.
+        libc::TIOCSPGRP,
         libc::FIONREAD,
         libc::FIONBIO,
         libc::FIOCLEX,
