@@ -54,12 +54,16 @@ pub fn main() -> ExitCode {
 /// One sandbox's life. An error is the report to give; nothing is left running then.
 fn keep(socket: BorrowedFd<'_>, spec: &JailSpec, streams: Streams) -> Result<(), Report> {
     let (cgroup, cgroup_layer) = join_plan(spec)?;
-    if !omitted(Layer::Rlimits) && !cgroup.as_ref().is_some_and(|cgroup| cgroup.has("memory")) {
-        // Before the fork: init inherits it.
-        rlimits::bound_files(spec.limits.memory_bytes).map_err(|error| refusal(&error))?;
-    }
-    let sandbox = Starting::fork(spec, streams)?;
-    let sandbox = sandbox.release(cgroup.as_ref())?;
+    let started = bound_files(spec, cgroup.as_ref())
+        .and_then(|()| Starting::fork(spec, streams))
+        .and_then(|starting| starting.release(cgroup.as_ref()));
+    let sandbox = match started {
+        Ok(sandbox) => sandbox,
+        Err(report) => {
+            remove(cgroup);
+            return Err(report);
+        }
+    };
     let layers = match sandbox.wait_until_sealed() {
         Ok(layers) => layers,
         Err(report) => {
@@ -86,6 +90,14 @@ fn keep(socket: BorrowedFd<'_>, spec: &JailSpec, streams: Streams) -> Result<(),
         Err(message) => return Err(Report::Failed { message }),
     }
     Ok(())
+}
+
+/// Where no cgroup counts memory, a memfd is bounded as a file. Init inherits it.
+fn bound_files(spec: &JailSpec, cgroup: Option<&Cgroup>) -> Result<(), Report> {
+    if omitted(Layer::Rlimits) || cgroup.is_some_and(|cgroup| cgroup.has("memory")) {
+        return Ok(());
+    }
+    rlimits::bound_files(spec.limits.memory_bytes).map_err(|error| refusal(&error))
 }
 
 fn remove(cgroup: Option<Cgroup>) {
