@@ -55,6 +55,7 @@ fn program() -> Result<BpfProgram, String> {
 }
 
 const ENOSYS: u32 = libc::ENOSYS.unsigned_abs();
+const EPERM: u32 = libc::EPERM.unsigned_abs();
 const EAFNOSUPPORT: u32 = libc::EAFNOSUPPORT.unsigned_abs();
 
 #[cfg(target_arch = "x86_64")]
@@ -69,7 +70,7 @@ const AUDIT_ARCHITECTURE: u32 = 0xC000_003E;
 const AUDIT_ARCHITECTURE: u32 = 0xC000_00B7;
 
 /// Runs before the list: kills foreign calling conventions, whose numbers mean other calls, and
-/// gives `socket` and `socketpair` the answer that programs expect for a missing family.
+/// gives the answer that programs expect for a missing socket family and for [`REFUSED`].
 fn prologue() -> Vec<sock_filter> {
     // Offsets into `struct seccomp_data`; the low half of argument 0 on little-endian machines.
     const NUMBER: u32 = 0;
@@ -79,7 +80,7 @@ fn prologue() -> Vec<sock_filter> {
     let socket = u32::try_from(libc::SYS_socket).unwrap_or(u32::MAX);
     let socketpair = u32::try_from(libc::SYS_socketpair).unwrap_or(u32::MAX);
     let af_unix = libc::AF_UNIX.unsigned_abs();
-    vec![
+    let head = [
         load(ARCH),
         jump_if_equal(AUDIT_ARCHITECTURE, 1, 0),
         answer(libc::SECCOMP_RET_KILL_PROCESS),
@@ -87,14 +88,27 @@ fn prologue() -> Vec<sock_filter> {
         // x32 and anything else above the native range.
         jump_if_at_least(X32_BIT, 0, 1),
         answer(libc::SECCOMP_RET_KILL_PROCESS),
+    ];
+    let refused = REFUSED.into_iter().flat_map(|call| {
+        let number = u32::try_from(call).unwrap_or(u32::MAX);
+        [
+            jump_if_equal(number, 0, 1),
+            answer(libc::SECCOMP_RET_ERRNO | EPERM),
+        ]
+    });
+    let sockets = [
         jump_if_equal(socket, 1, 0),
         jump_if_equal(socketpair, 0, 4),
         load(ARGUMENT_0),
         jump_if_equal(af_unix, 0, 1),
         answer(libc::SECCOMP_RET_ALLOW),
         answer(libc::SECCOMP_RET_ERRNO | EAFNOSUPPORT),
-    ]
+    ];
+    head.into_iter().chain(refused).chain(sockets).collect()
 }
+
+/// Calls that programs make knowing that they need a privilege: refused as to any user.
+const REFUSED: [i64; 2] = [libc::SYS_clock_settime, libc::SYS_settimeofday];
 
 fn load(offset: u32) -> sock_filter {
     instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, (0, 0), offset)
@@ -518,7 +532,7 @@ mod tests {
             libc::SYS_userfaultfd,
             libc::SYS_vmsplice,
         ];
-        for call in forbidden {
+        for call in forbidden.into_iter().chain(REFUSED) {
             assert!(
                 !ALLOWED.contains(&call) && !LEGACY.contains(&call),
                 "system call {call}"
