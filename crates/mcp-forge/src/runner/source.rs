@@ -7,9 +7,6 @@ sys.path.insert(0, '/opt/mcp-forge')
 from mcp_forge_runner.__main__ import main
 main(3)";
 
-/// The value of `MPLBACKEND`: a backend whose `show()` sends figures to the server.
-pub const MATPLOTLIB_BACKEND: &str = "module://mcp_forge_runner.backend";
-
 /// Each file's path below the runner's directory, and its content.
 pub const FILES: &[(&str, &str)] = &[
     (

@@ -318,7 +318,7 @@ const VARIABLES: [(&str, &str); 16] = [
     ("TMPDIR", "/tmp"),
     ("XDG_CACHE_HOME", "/tmp/.cache"),
     ("XDG_CONFIG_HOME", "/tmp/.config"),
-    ("MPLBACKEND", source::MATPLOTLIB_BACKEND),
+    ("MPLBACKEND", "Agg"),
     ("MPLCONFIGDIR", "/tmp/.config/matplotlib"),
     ("OMP_NUM_THREADS", "1"),
     ("OPENBLAS_NUM_THREADS", "1"),
