@@ -92,7 +92,8 @@ class Turn:
         self.truncated = {}
         self.value, self.problem = None, None
         # Given back when the code has ended, so that a MemoryError can be reported.
-        self.reserve = bytearray(RESERVE_BYTES)
+        # `bytes`, because its zeros are never written: the reserve takes addresses, no memory.
+        self.reserve = bytes(RESERVE_BYTES)
 
     def execute(self):
         """Runs the code and keeps the value of its last expression, or raises what it raises."""
