@@ -3,11 +3,13 @@
 use std::{
     env,
     fs::{self, File},
+    io,
     path::{Path, PathBuf},
     process::Command,
+    thread,
 };
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 
 use crate::{
     install, ordinary_user,
@@ -232,25 +234,48 @@ fn runner(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
         !pythons.is_empty(),
         "no Python from 3.10 to 3.14 was found on PATH; install python3.11"
     );
-    let mut failures = Vec::new();
-    for python in pythons {
-        // -s: without the packages of whoever runs the tests.
-        let mut tests = command(&python);
+    // These tests wait more than they compute, so the interpreters take their turns together.
+    let outcomes: Vec<_> = thread::scope(|scope| {
+        let tests: Vec<_> = pythons
+            .iter()
+            .map(|python| scope.spawn(|| runner_with(python, workspace)))
+            .collect();
         tests
-            .args([
-                "-s",
-                "-B",
-                "-m",
-                "unittest",
-                "discover",
-                "-s",
-                "runner/tests",
-            ])
-            .current_dir(&workspace.root);
-        failures.extend(run(&mut tests, log).err().map(|error| format!("{error:#}")));
+            .into_iter()
+            .map(|tests| tests.join().unwrap_or_else(|_| bail!("xtask panicked")))
+            .collect()
+    });
+    for python in &pythons {
+        let mut output = File::open(workspace.log_path(&log_name(python)))?;
+        io::copy(&mut output, &mut &*log)?;
     }
+    let failures: Vec<_> = outcomes
+        .into_iter()
+        .filter_map(|outcome| outcome.err().map(|error| format!("{error:#}")))
+        .collect();
     ensure!(failures.is_empty(), "{}", failures.join("; "));
     Ok(Ran::Tests)
+}
+
+fn runner_with(python: &Path, workspace: &Workspace) -> anyhow::Result<()> {
+    let log = workspace.create_log(&log_name(python))?;
+    // -s: without the packages of whoever runs the tests.
+    let mut tests = command(python);
+    tests.args([
+        "-s",
+        "-B",
+        "-m",
+        "unittest",
+        "discover",
+        "-s",
+        "runner/tests",
+    ]);
+    run(tests.current_dir(&workspace.root), &log)
+}
+
+fn log_name(python: &Path) -> String {
+    let name = python.file_name().unwrap_or_default().to_string_lossy();
+    format!("runner-{name}")
 }
 
 /// On PATH, or among pyenv's: it puts a shim on PATH for every version, but lets only some run.
