@@ -3,7 +3,7 @@
 //! [`main`] is the process `mcp-forge jail`, the *keeper*: it receives a [`spec::JailSpec`] on its
 //! standard input, makes a process in new namespaces (*init*, pid 1 of the sandbox), and
 //! supervises it. Init walks the one ordered list below, then forks the *worker*, which becomes
-//! the program. **The list is the security argument**: read [`enter`] and [`seal::seal`] first.
+//! the program. **The list is the security argument**: read `enter` below and `seal.rs` first.
 //!
 //! Synchronous, Linux only, single-threaded; all `unsafe` of the project is in `sys.rs`.
 #![cfg(target_os = "linux")]

@@ -13,8 +13,8 @@ use std::{
 
 use rmcp::{
     model::{
-        ClientJsonRpcMessage, ClientResult, ErrorCode, ErrorData, JsonRpcMessage, JsonRpcRequest,
-        ServerJsonRpcMessage, ServerNotification, ServerRequest,
+        ClientJsonRpcMessage, ClientRequest, ClientResult, ErrorCode, ErrorData, JsonRpcMessage,
+        JsonRpcRequest, RequestId, ServerJsonRpcMessage, ServerNotification, ServerRequest,
     },
     service::RoleClient,
     transport::Transport,
@@ -60,6 +60,39 @@ pub(super) struct Guarded<T> {
     changed: Arc<Notify>,
     answers: Arc<Semaphore>,
     dropped: AtomicU64,
+    discovery: Discovery,
+}
+
+/// The client's first question, and whether it still waits for the answer. A server that is slow
+/// to start answers it after the client has turned to the older `initialize`, and the late answer
+/// must not be taken for the answer to that.
+#[derive(Debug, Default)]
+struct Discovery {
+    asked: Option<RequestId>,
+    superseded: bool,
+}
+
+impl Discovery {
+    fn note(&mut self, sent: &ClientJsonRpcMessage) {
+        let JsonRpcMessage::Request(request) = sent else {
+            return;
+        };
+        match &request.request {
+            ClientRequest::DiscoverRequest(_) => self.asked = Some(request.id.clone()),
+            ClientRequest::InitializeRequest(_) => self.superseded = true,
+            _ => {}
+        }
+    }
+
+    /// Whether this is the answer that nobody waits for any more.
+    fn is_late(&self, received: &ServerJsonRpcMessage) -> bool {
+        let id = match received {
+            JsonRpcMessage::Response(response) => Some(&response.id),
+            JsonRpcMessage::Error(error) => error.id.as_ref(),
+            JsonRpcMessage::Request(_) | JsonRpcMessage::Notification(_) => None,
+        };
+        self.superseded && id.is_some() && id == self.asked.as_ref()
+    }
 }
 
 impl<T> Guarded<T> {
@@ -70,6 +103,7 @@ impl<T> Guarded<T> {
             changed,
             answers: Arc::new(Semaphore::new(MAX_ANSWERS)),
             dropped: AtomicU64::new(0),
+            discovery: Discovery::default(),
         }
     }
 }
@@ -113,6 +147,7 @@ impl<T: Transport<RoleClient> + 'static> Transport<RoleClient> for Guarded<T> {
         &mut self,
         item: ClientJsonRpcMessage,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
+        self.discovery.note(&item);
         self.inner.send(item)
     }
 
@@ -128,6 +163,7 @@ impl<T: Transport<RoleClient> + 'static> Transport<RoleClient> for Guarded<T> {
                     }
                     _ => self.count_dropped(),
                 },
+                answer if self.discovery.is_late(&answer) => self.count_dropped(),
                 answer => return Some(answer),
             }
         }

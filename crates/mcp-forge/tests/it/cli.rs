@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 #[expect(clippy::disallowed_methods, reason = "the binary under test")]
 fn command(data_dir: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_mcp-forge"));
+    let mut command = Command::new(crate::sandbox::binary());
     command
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())

@@ -106,7 +106,7 @@ pub(crate) async fn launch(config: &Config) -> (Sandbox, String) {
 
 /// The program: the one that was built with this test, unless the test was moved elsewhere.
 pub(crate) fn binary() -> PathBuf {
-    std::env::var_os("MCP_FORGE_BINARY")
+    std::env::var_os("FORGE_TEST_BINARY")
         .map_or_else(|| env!("CARGO_BIN_EXE_mcp-forge").into(), PathBuf::from)
 }
 
@@ -127,10 +127,18 @@ impl Trace {
                     .any(|argument| argument == id.as_bytes())
             })
             .expect("the keeper is not to be found");
-        let children =
-            fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children")).unwrap();
-        let init: u32 = children.trim().parse().expect("init is not to be found");
-        let pid_namespace = fs::read_link(format!("/proc/{init}/ns/pid")).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let pid_namespace = loop {
+            // Init hides itself; the program in it does not.
+            let worker = children(keeper).into_iter().flat_map(children).next();
+            let namespace =
+                worker.and_then(|pid| fs::read_link(format!("/proc/{pid}/ns/pid")).ok());
+            if let Some(namespace) = namespace {
+                break namespace;
+            }
+            assert!(Instant::now() < deadline, "no program in the sandbox");
+            std::thread::sleep(Duration::from_millis(1));
+        };
         Self {
             id: id.to_owned(),
             keeper,
@@ -154,6 +162,15 @@ impl Trace {
         named(&std::env::temp_dir(), &self.id, &mut cgroups);
         cgroups.pop().map(|path| path.display().to_string())
     }
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let children =
+        fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    children
+        .split_whitespace()
+        .filter_map(|pid| pid.parse().ok())
+        .collect()
 }
 
 fn processes() -> impl Iterator<Item = u32> {

@@ -150,6 +150,9 @@ def main():
     if MODE == "chatter":
         while True:
             send({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x" * 1000}})
+    if MODE == "slow":
+        # Longer than a client waits for an answer to its first question.
+        time.sleep(11)
     if MODE == "family":
         child = subprocess.Popen(["sleep", "1000"])
         note(str(child.pid))

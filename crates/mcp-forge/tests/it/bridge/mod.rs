@@ -58,8 +58,8 @@ fn http(url: &str) -> Upstream {
 }
 
 fn hostile(mode: &str, state: Option<&Path>) -> Upstream {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/bridge/hostile.py");
-    let mut args = vec![script, mode];
+    // As text: a test user may not be able to read the checkout.
+    let mut args = vec!["-c", include_str!("hostile.py"), mode];
     args.extend(state.map(|state| state.to_str().unwrap()));
     stdio("python3", &args)
 }
@@ -693,6 +693,16 @@ async fn a_tool_whose_definition_changes_is_suspended_until_the_next_turn() {
     let next_turn = granted(&bridge, &["h_echo"]).await;
     assert_eq!(next_turn.stubs()[0].doc.lines().next(), Some("after"));
     value(&next_turn, "h_echo", json!({})).await;
+    bridge.shutdown().await;
+}
+
+/// The first question of the newest protocol is answered only after the client gave up on it and
+/// asked in the older way: that late answer is not the answer to the second question.
+#[tokio::test]
+async fn an_upstream_that_takes_eleven_seconds_to_start_is_waited_for() {
+    let bridge = bridge([("slow", hostile("slow", None))]);
+    let grant = granted(&bridge, &["slow_echo"]).await;
+    value(&grant, "slow_echo", json!({})).await;
     bridge.shutdown().await;
 }
 
