@@ -127,12 +127,12 @@ impl Root {
             fs::create_dir_all(directory).map_err(failed("make the overlay's directories"))?;
         }
         attach(source, &lower)?;
-        let here = std::env::current_dir().map_err(failed("read the working directory"))?;
         std::env::set_current_dir(&workbench).map_err(failed("enter the overlay's directory"))?;
         let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
         let mounted =
             rustix::mount::mount("overlay", target, "overlay", flags, c"lowerdir=tree:empty");
-        std::env::set_current_dir(here).map_err(failed("leave the overlay's directory"))?;
+        // Not back to where we were: that may lie below the staging place, or be closed to us.
+        std::env::set_current_dir("/").map_err(failed("leave the overlay's directory"))?;
         // The overlay keeps its own hold on the lower tree.
         rustix::mount::unmount(&lower, UnmountFlags::DETACH)
             .map_err(failed("detach the lower tree"))?;
