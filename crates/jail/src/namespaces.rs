@@ -6,7 +6,7 @@ use rustix::process::{Gid, Uid};
 
 use crate::{
     error::JailError,
-    omitted,
+    omitted, skipped,
     spec::{INNER_ID, Layer},
     sys::{self, Side},
 };
@@ -81,7 +81,7 @@ fn current(layer: Layer) -> Option<PathBuf> {
 pub(crate) fn fork_init() -> Result<Side, JailError> {
     let flags = NAMESPACES
         .iter()
-        .filter(|(layer, _)| !omitted(*layer))
+        .filter(|(layer, _)| !skipped(*layer))
         .fold(0, |flags, (_, flag)| flags | flag);
     // The flags succeed or fail as one; without privilege it is the user namespace that is refused.
     sys::fork_into(flags).map_err(JailError::at(

@@ -22,6 +22,14 @@ use crate::{
 /// will do: only this namespace sees the mount.
 const STAGING: &str = "/tmp";
 
+/// What a test build shows in place of a layer that it leaves out: host path, path inside.
+const LEFT_IN_SIGHT: [(Layer, &str, &str); 3] = [
+    (Layer::MountNamespace, "/", "/host"),
+    (Layer::PrivateDev, "/dev", "/dev"),
+    // Whoever has no pid namespace of their own may not mount a proc.
+    (Layer::PidNamespace, "/proc", "/proc"),
+];
+
 /// The trees of the spec as mounts that hang nowhere yet.
 #[derive(Debug, Default)]
 pub(crate) struct Sources(Vec<OwnedFd>);
@@ -76,6 +84,11 @@ impl Root {
         } else {
             sources
         };
+        let left = LEFT_IN_SIGHT
+            .into_iter()
+            .filter(|(layer, ..)| crate::omitted(*layer))
+            .map(|(_, source, target)| Ok((target, open_tree(source)?)))
+            .collect::<Result<Vec<_>, JailError>>()?;
         mount_tmpfs(STAGING, 16 << 20, "755")?;
         let root = Self {
             staging: Path::new(STAGING),
@@ -92,6 +105,11 @@ impl Root {
             let path = root.inside(&file.path)?;
             make_parents(&path)?;
             fs::write(&path, &file.content).map_err(failed(format!("write {}", file.path)))?;
+        }
+        for (target, source) in left {
+            let target = root.inside(target)?;
+            make_mount_point(&target, true)?;
+            attach(&source, &target)?;
         }
         root.writable("/tmp", spec.limits.tmp_bytes)?;
         root.writable("/workspace", spec.limits.workspace_bytes)?;
@@ -112,7 +130,9 @@ impl Root {
             .map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir())
             .map_err(failed(format!("stat {}", tree.source)))?;
         make_mount_point(&target, is_directory)?;
-        if tree.opaque && is_directory && self.place_opaque(&target, source).is_ok() {
+        // An overlay of one layer is read-only by itself.
+        let opaque = tree.opaque && !crate::omitted(Layer::ReadOnlyRoot);
+        if opaque && is_directory && self.place_opaque(&target, source).is_ok() {
             return Ok(());
         }
         attach(source, &target)
@@ -198,6 +218,9 @@ impl Root {
 
     /// `/proc` with processes only: no host facts, nothing to write that matters.
     pub(crate) fn mount_proc(&self) -> Result<String, JailError> {
+        if crate::omitted(Layer::PidNamespace) {
+            return Ok("the host's, in a test build".to_owned());
+        }
         let target = self.inside("/proc")?;
         fs::create_dir_all(&target).map_err(failed("make /proc"))?;
         let subset = if crate::omitted(Layer::ProcSubset) {
