@@ -11,6 +11,7 @@ mod sandbox;
 
 mod bridge;
 mod cli;
+mod escape;
 mod layers;
 mod mcp;
 mod outcomes;
