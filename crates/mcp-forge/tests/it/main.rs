@@ -15,4 +15,5 @@ mod escape;
 mod layers;
 mod mcp;
 mod outcomes;
+mod real_python;
 mod service;

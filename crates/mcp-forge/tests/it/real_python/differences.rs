@@ -1,0 +1,89 @@
+//! The differences between two runs, and those that `docs/real-python.md` explains.
+
+use super::places::{Cases, Ending};
+
+/// The page that users read is also what the test reads.
+const PAGE: &str = include_str!("../../../../../docs/real-python.md");
+
+/// The section about cases that need a network.
+const NETWORK: &str = "No network";
+
+/// One line of the page: the cases of one module that one section explains.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Explained {
+    pub(super) module: String,
+    /// A case, or the start of several and `*`.
+    pub(super) pattern: String,
+    /// The section's title.
+    section: String,
+}
+
+impl Explained {
+    /// Whether it is about this case.
+    pub(super) fn covers(&self, module: &str, case: &str) -> bool {
+        self.module == module
+            && match self.pattern.strip_suffix('*') {
+                Some(start) => case.starts_with(start),
+                None => case == self.pattern,
+            }
+    }
+
+    /// Whether the case needs what no sealed sandbox is meant to have.
+    pub(super) fn is_network(&self) -> bool {
+        self.section == NETWORK
+    }
+}
+
+/// Every line of the page's lists: "- `module`: `case`, `case`".
+pub(super) fn explained() -> Vec<Explained> {
+    let mut section = "";
+    let mut all = Vec::new();
+    for line in PAGE.lines() {
+        if let Some(title) = line.strip_prefix("### ") {
+            section = title;
+        }
+        let Some(item) = line.strip_prefix("- `test_") else {
+            continue;
+        };
+        let mut quoted = item.split('`').step_by(2);
+        let module = format!("test_{}", quoted.next().unwrap_or_default());
+        let patterns = item.split('`').skip(2).step_by(2);
+        all.extend(patterns.map(|pattern| Explained {
+            module: module.clone(),
+            pattern: pattern.to_owned(),
+            section: section.to_owned(),
+        }));
+    }
+    all
+}
+
+/// The cases that do worse in the sandbox, and how they end there.
+pub(super) fn worse<'a>(
+    outside: &'a Cases,
+    sandbox: &'a Cases,
+) -> Vec<(&'a str, Option<&'a Ending>)> {
+    let is_bad = |ending: &Ending| matches!(ending.0.as_str(), "failed" | "died");
+    let lost = outside
+        .iter()
+        .filter(|(case, (status, _))| status == "passed" && !passes(sandbox, case))
+        .map(|(case, _)| case);
+    let broken = sandbox
+        .iter()
+        .filter(|(case, ending)| {
+            is_bad(ending)
+                && outside
+                    .get(*case)
+                    .is_none_or(|(status, _)| status == "skipped")
+        })
+        .map(|(case, _)| case);
+    lost.chain(broken)
+        .map(|case| (case.as_str(), sandbox.get(case)))
+        .collect()
+}
+
+/// Whether the case passed in this run.
+pub(super) fn passes(cases: &Cases, case: &str) -> bool {
+    cases
+        .get(case)
+        .is_some_and(|(status, _)| status == "passed")
+}
