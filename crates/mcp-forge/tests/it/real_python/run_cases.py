@@ -8,6 +8,9 @@ import os
 import sys
 import unittest
 
+# Cases that wait for ever for a thread that fails without a network.
+LEFT_OUT = ["test_listen_config_*"]
+
 
 class Recorder(unittest.TestResult):
     """Writes down how each case ended, under its id; a second case of that id gets a number."""
@@ -85,7 +88,13 @@ def main(name: str, path: str) -> None:
     support.use_resources = []
     support.verbose = False
     recorder = Recorder(f"test.{name}.", open(path, "a", encoding="utf-8"))
-    support._run_suite = run = lambda suite: suite(recorder)
+    support.set_match_tests(None, LEFT_OUT)
+
+    def run(suite):
+        support._filter_suite(suite, support.match_test)
+        suite(recorder)
+
+    support._run_suite = run
     try:
         module = __import__(f"test.{name}", fromlist=["_"])
         if hasattr(module, "test_main"):
