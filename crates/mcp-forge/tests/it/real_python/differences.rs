@@ -8,7 +8,7 @@ const PAGE: &str = include_str!("../../../../../docs/real-python.md");
 /// The section about cases that need a network.
 const NETWORK: &str = "No network";
 
-/// One line of the page: the cases of one module that one section explains.
+/// One line of the page: a case, or several, of a module that a section explains.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Explained {
     pub(super) module: String,
@@ -34,25 +34,26 @@ impl Explained {
     }
 }
 
-/// Every line of the page's lists: "- `module`: `case`, `case`".
+/// Everything on the page: modules are list items, their cases the lines below.
 pub(super) fn explained() -> Vec<Explained> {
-    let mut section = "";
+    let (mut section, mut module) = ("", "");
     let mut all = Vec::new();
     for line in PAGE.lines() {
         if let Some(title) = line.strip_prefix("### ") {
             section = title;
+        } else if let Some(name) = line
+            .strip_prefix("- `")
+            .and_then(|rest| rest.strip_suffix("`:"))
+        {
+            module = name;
+        } else if let Some(cases) = line.strip_prefix("  `") {
+            let pattern = cases.trim_end_matches(['`', ',']).to_owned();
+            all.push(Explained {
+                module: module.to_owned(),
+                pattern,
+                section: section.to_owned(),
+            });
         }
-        let Some(item) = line.strip_prefix("- `test_") else {
-            continue;
-        };
-        let mut quoted = item.split('`').step_by(2);
-        let module = format!("test_{}", quoted.next().unwrap_or_default());
-        let patterns = item.split('`').skip(2).step_by(2);
-        all.extend(patterns.map(|pattern| Explained {
-            module: module.clone(),
-            pattern: pattern.to_owned(),
-            section: section.to_owned(),
-        }));
     }
     all
 }
