@@ -54,7 +54,8 @@ pub fn main() -> ExitCode {
 /// One sandbox's life. An error is the report to give; nothing is left running then.
 fn keep(socket: BorrowedFd<'_>, spec: &JailSpec, streams: Streams) -> Result<(), Report> {
     let (cgroup, cgroup_layer) = join_plan(spec)?;
-    let started = bound_files(spec, cgroup.as_ref())
+    let started = stand_in(spec, cgroup.as_ref())
+        .map_err(|error| refusal(&error))
         .and_then(|()| Starting::fork(spec, streams))
         .and_then(|starting| starting.release(cgroup.as_ref()));
     let sandbox = match started {
@@ -92,12 +93,19 @@ fn keep(socket: BorrowedFd<'_>, spec: &JailSpec, streams: Streams) -> Result<(),
     Ok(())
 }
 
-/// Where no cgroup counts memory, a memfd is bounded as a file. Init inherits it.
-fn bound_files(spec: &JailSpec, cgroup: Option<&Cgroup>) -> Result<(), Report> {
-    if omitted(Layer::Rlimits) || cgroup.is_some_and(|cgroup| cgroup.has("memory")) {
+/// Limits per process that stand in for what no cgroup counts. Init inherits them.
+fn stand_in(spec: &JailSpec, cgroup: Option<&Cgroup>) -> Result<(), JailError> {
+    let counted = |controller| cgroup.is_some_and(|cgroup| cgroup.has(controller));
+    if omitted(Layer::Rlimits) {
         return Ok(());
     }
-    rlimits::bound_files(spec.limits.memory_bytes).map_err(|error| refusal(&error))
+    if !counted("memory") {
+        rlimits::bound_files(spec.limits.memory_bytes)?;
+    }
+    if !counted("cpu") {
+        rlimits::bound_cpu_time(spec.limits.cpu_seconds)?;
+    }
+    Ok(())
 }
 
 fn remove(cgroup: Option<Cgroup>) {
