@@ -5,8 +5,12 @@ use super::places::{Cases, Ending};
 /// The page that users read is also what the test reads.
 const PAGE: &str = include_str!("../../../../../docs/real-python.md");
 
-/// The section about cases that need a network.
-const NETWORK: &str = "No network";
+/// The sections about what bubblewrap would give and a sealed sandbox is not meant to have.
+const WITHHELD: [&str; 3] = [
+    "No network",
+    "No terminals",
+    "System calls that are left out",
+];
 
 /// One line of the page: a case, or several, of a module that a section explains.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,8 +33,8 @@ impl Explained {
     }
 
     /// Whether the case needs what no sealed sandbox is meant to have.
-    pub(super) fn is_network(&self) -> bool {
-        self.section == NETWORK
+    pub(super) fn is_withheld(&self) -> bool {
+        WITHHELD.contains(&self.section.as_str())
     }
 }
 
