@@ -12,12 +12,11 @@ const WITHHELD: [&str; 3] = [
     "System calls that are left out",
 ];
 
-/// One line of the page: a case, or several, of a module that a section explains.
+/// One line of the page: a case of a module that a section explains.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Explained {
     pub(super) module: String,
-    /// A case, or the start of several and `*`.
-    pub(super) pattern: String,
+    pub(super) case: String,
     /// The section's title.
     section: String,
 }
@@ -25,11 +24,7 @@ pub(super) struct Explained {
 impl Explained {
     /// Whether it is about this case.
     pub(super) fn covers(&self, module: &str, case: &str) -> bool {
-        self.module == module
-            && match self.pattern.strip_suffix('*') {
-                Some(start) => case.starts_with(start),
-                None => case == self.pattern,
-            }
+        self.module == module && self.case == case
     }
 
     /// Whether the case needs what no sealed sandbox is meant to have.
@@ -50,11 +45,11 @@ pub(super) fn explained() -> Vec<Explained> {
             .and_then(|rest| rest.strip_suffix("`:"))
         {
             module = name;
-        } else if let Some(cases) = line.strip_prefix("  `") {
-            let pattern = cases.trim_end_matches(['`', ',']).to_owned();
+        } else if let Some(case) = line.strip_prefix("  `") {
+            let case = case.trim_end_matches(['`', ',']).to_owned();
             all.push(Explained {
                 module: module.to_owned(),
-                pattern,
+                case,
                 section: section.to_owned(),
             });
         }
@@ -91,4 +86,55 @@ pub(super) fn passes(cases: &Cases, case: &str) -> bool {
     cases
         .get(case)
         .is_some_and(|(status, _)| status == "passed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cases(endings: &[(&str, &str)]) -> Cases {
+        endings
+            .iter()
+            .map(|(case, status)| ((*case).to_owned(), ((*status).to_owned(), String::new())))
+            .collect()
+    }
+
+    #[test]
+    fn worse_is_what_is_lost_and_what_breaks_that_was_skipped() {
+        let outside = cases(&[
+            ("skipped inside", "passed"),
+            ("never reached", "passed"),
+            ("fails everywhere", "failed"),
+            ("breaks", "skipped"),
+            ("better inside", "failed"),
+            ("same", "passed"),
+        ]);
+        let sandbox = cases(&[
+            ("skipped inside", "skipped"),
+            ("fails everywhere", "failed"),
+            ("breaks", "failed"),
+            ("better inside", "passed"),
+            ("same", "passed"),
+            ("(the module)", "died"),
+        ]);
+        let found: Vec<_> = worse(&outside, &sandbox)
+            .into_iter()
+            .map(|(case, _)| case)
+            .collect();
+        assert_eq!(
+            found,
+            ["never reached", "skipped inside", "(the module)", "breaks"]
+        );
+    }
+
+    #[test]
+    fn the_page_names_cases_of_modules_in_sections() {
+        let page = explained();
+        let network = page
+            .iter()
+            .find(|line| line.covers("test_signal", "WakeupFDTests.test_invalid_socket"))
+            .unwrap();
+        assert!(network.is_withheld());
+        assert!(!network.covers("test_os", "WakeupFDTests.test_invalid_socket"));
+    }
 }

@@ -182,7 +182,7 @@ impl Comparison {
                 writeln!(
                     problems,
                     "no longer different: `{}`: `{}`",
-                    self.module, line.pattern
+                    self.module, line.case
                 )
                 .unwrap();
             }
