@@ -47,6 +47,8 @@ fn enter(
     outside: &Outside,
 ) -> Result<Vec<LayerReport>, JailError> {
     let mut layers = Layers::of(spec);
+    // What is made below must not depend on how the server was started.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     // Before anything else: a failure below must never be seen by, or reach, an inherited descriptor.
     layers.step(Layer::Descriptors, descriptors::close_inherited)?;
     // Ids first: files made from here on belong to the sandbox's user, not to ours.
@@ -65,6 +67,7 @@ fn enter(
     layers.step(Layer::PidNamespace, || {
         namespaces::limit_pids(spec.limits.pids)
     })?;
+    namespaces::limit_watches();
     layers.step(Layer::MountNamespace, || {
         outside.left(Layer::MountNamespace)
     })?;

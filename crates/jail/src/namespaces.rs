@@ -227,6 +227,17 @@ pub(crate) fn set_names() -> Result<String, JailError> {
     Ok("host name `sandbox`".to_owned())
 }
 
+/// Bounds inotify in this user namespace: instances are also counted for the server's own user,
+/// who would be left without. Kernels that do not count them per namespace go on as they are.
+pub(crate) fn limit_watches() {
+    for (name, most) in [
+        ("max_inotify_instances", "16"),
+        ("max_inotify_watches", "4096"),
+    ] {
+        crate::rootfs::write_own_sysctl(&format!("user/{name}"), most).ok();
+    }
+}
+
 /// Limits pids inside the namespace, where the kernel counts them per namespace (6.14 and later).
 /// A second bound, under the cgroup's and under `RLIMIT_NPROC`, which the kernel counts per user
 /// namespace and which allows no more than `pids`.

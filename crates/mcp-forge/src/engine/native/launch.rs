@@ -160,6 +160,8 @@ impl Keeper {
             // The name is for whoever reads a list of processes.
             .args(["jail", id])
             .env_clear()
+            // A Ctrl-C is for the server: the keeper must live to clean up.
+            .process_group(0)
             .stdin(theirs)
             .stdout(Stdio::null())
             .stderr(Stdio::null());
@@ -236,11 +238,8 @@ impl Guard for Keeper {
             Ok(Ok(Report::Failed { message })) => lost(message),
             Ok(Ok(other)) => lost(format!("unexpected report {other:?}")),
             Ok(Err(error)) => lost(error.to_string()),
-            Err(_) => {
-                // The keeper itself hangs: with it goes the sandbox's init, which is tied to it.
-                self.process.start_kill().ok();
-                lost(format!("it was not gone in {} s", KILL_TIMEOUT.as_secs()))
-            }
+            // The keeper goes on killing: without it nobody would.
+            Err(_) => lost(format!("it was not gone in {} s", KILL_TIMEOUT.as_secs())),
         }
     }
 }
