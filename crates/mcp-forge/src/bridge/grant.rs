@@ -21,13 +21,13 @@ use tokio::{
 };
 
 use super::{
-    answer, arguments, connection::Connection, http, schema::serialised_len, stub::Passing, text,
+    answer, arguments, connection::Connection, http, stub::Passing, text,
     tools::Entry, upstream::Upstream,
 };
 use crate::{
     config::BridgeLimits,
     runner::wire::{Stub, ToolFailure, ToolFailureKind, ToolValue},
-    turn::Tools,
+    turn::{Tools, json_size},
 };
 
 /// Pauses before a call that was never sent is tried again.
@@ -83,8 +83,7 @@ impl Grant {
         Ok(())
     }
 
-    fn count_bytes(&self, bytes: usize) -> Result<(), ToolFailure> {
-        let bytes = bytes as u64;
+    fn count_bytes(&self, bytes: u64) -> Result<(), ToolFailure> {
         let most = self.limits.max_bytes;
         let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
         if before.saturating_add(bytes) > most {
@@ -98,9 +97,9 @@ impl Grant {
     }
 
     fn result(&self, granted: &Granted, answer: CallToolResult) -> Result<ToolValue, ToolFailure> {
-        let bytes = serialised_len(&(&answer.content, &answer.structured_content));
-        if bytes > self.limits.max_answer_bytes {
-            let most = self.limits.max_answer_bytes;
+        let bytes = json_size(&(&answer.content, &answer.structured_content));
+        let most = self.limits.max_answer_bytes;
+        if bytes > most as u64 {
             return Err(limit(format!(
                 "the answer has {bytes} bytes; one answer may have {most}"
             )));
@@ -137,7 +136,7 @@ impl Tools for Grant {
             ));
         };
         let arguments = granted.arguments(arguments)?;
-        self.count_bytes(serialised_len(&arguments))?;
+        self.count_bytes(json_size(&arguments))?;
         // Never closed; an error could only mean that the grant is gone.
         let _slot = self
             .slots

@@ -4,15 +4,18 @@ use serde_json::Value;
 
 use super::{
     name,
-    schema::{Document, is_bounded, python_literal, serialised_len},
+    schema::{Document, is_bounded, python_literal},
     text,
 };
-use crate::runner::wire::{Parameter, Stub};
+use crate::{
+    runner::wire::{Parameter, Stub},
+    turn::json_size,
+};
 
 /// More parameters than this, and the tool takes one dictionary instead.
 const MAX_PARAMETERS: usize = 64;
 /// Bytes of a default that is shown, as JSON.
-const MAX_DEFAULT_BYTES: usize = 200;
+const MAX_DEFAULT_BYTES: u64 = 200;
 const MAX_DESCRIPTION_CHARS: usize = 4000;
 const MAX_PARAMETER_CHARS: usize = 400;
 const MAX_DOC_CHARS: usize = 12_000;
@@ -116,7 +119,7 @@ fn named(
         let is_required = required.contains(&key);
         let default = schema
             .get("default")
-            .filter(|default| serialised_len(default) <= MAX_DEFAULT_BYTES);
+            .filter(|default| json_size(default) <= MAX_DEFAULT_BYTES);
         let default = default.filter(|default| !default.is_null()).cloned();
         let mut annotation = document.annotation(schema);
         if !is_required && !document.takes_null(schema) {

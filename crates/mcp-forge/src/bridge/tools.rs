@@ -14,17 +14,18 @@ use sha2::{Digest, Sha256};
 
 use super::{
     ToolInfo, name,
-    schema::{is_bounded, serialised_len},
+    schema::is_bounded,
     stub::{self, Described, Shape},
     text,
 };
+use crate::turn::json_size;
 
 /// Tools of one upstream; further ones are left out.
 const MAX_TOOLS: usize = 2000;
 /// Pages of `tools/list`.
 const MAX_PAGES: usize = 100;
 /// Bytes of all pages together.
-const MAX_LIST_BYTES: usize = 16 << 20;
+const MAX_LIST_BYTES: u64 = 16 << 20;
 /// Bytes of a tool's name; a longer one is left out.
 const MAX_NAME_BYTES: usize = 512;
 const MAX_TITLE_CHARS: usize = 200;
@@ -100,14 +101,14 @@ impl Tools {
 
 async fn listed(peer: &Peer<RoleClient>, owner: &Owner) -> Result<Vec<Tool>, ServiceError> {
     let mut tools = Vec::new();
-    let mut bytes = 0_usize;
+    let mut bytes = 0_u64;
     let mut cursor = None;
     for _ in 0..MAX_PAGES {
         let page = peer
             .list_tools(Some(PaginatedRequestParams::default().with_cursor(cursor)))
             .await?;
         for tool in page.tools {
-            bytes = bytes.saturating_add(serialised_len(&tool));
+            bytes = bytes.saturating_add(json_size(&tool));
             if tools.len() == MAX_TOOLS || bytes > MAX_LIST_BYTES {
                 tracing::warn!(upstream = %owner.server, kept = tools.len(), "the upstream offers too many tools; the rest is left out");
                 return Ok(tools);
