@@ -21,8 +21,8 @@ use tokio::{
 };
 
 use super::{
-    answer, arguments, connection::Connection, http, stub::Passing, text,
-    tools::Entry, upstream::Upstream,
+    answer, arguments, connection::Connection, http, stub::Passing, text, tools::Entry,
+    upstream::Upstream,
 };
 use crate::{
     config::BridgeLimits,
@@ -64,7 +64,7 @@ impl Grant {
     pub fn stubs(&self) -> Vec<Stub> {
         self.tools
             .values()
-            .map(|granted| granted.entry.shape.stub.clone())
+            .map(|granted| granted.entry.info.stub.clone())
             .collect()
     }
 
@@ -105,7 +105,7 @@ impl Grant {
             )));
         }
         self.count_bytes(bytes)?;
-        let unwrap = granted.entry.shape.unwrap.as_deref();
+        let unwrap = granted.entry.unwrap.as_deref();
         answer::unwrapped(answer, unwrap).map_err(|mut failure| {
             failure.message = granted.upstream.secrets.redact(&failure.message);
             failure
@@ -169,7 +169,7 @@ impl Granted {
                 format!("{}: {message}", self.entry.info.name),
             )
         };
-        match &self.entry.shape.passing {
+        match &self.entry.passing {
             Passing::Named { drop_null } => {
                 for key in drop_null {
                     if arguments.get(key) == Some(&Value::Null) {

@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use super::{
     ToolInfo, name,
     schema::is_bounded,
-    stub::{self, Described, Shape},
+    stub::{self, Described, Passing, Shape},
     text,
 };
 use crate::turn::json_size;
@@ -35,7 +35,9 @@ const MAX_DESCRIPTION_CHARS: usize = 8000;
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) info: ToolInfo,
-    pub(super) shape: Shape,
+    pub(super) passing: Passing,
+    /// The key of a wrapper around its answers.
+    pub(super) unwrap: Option<String>,
     /// Hash of everything that a reader or the sandbox was told of the tool.
     pub(super) digest: [u8; 32],
 }
@@ -133,7 +135,12 @@ fn entry(tool: &Tool, name: String, owner: &Owner) -> Entry {
         input_schema: &input_schema,
         output_schema: output_schema.as_ref(),
     };
-    let shape = stub::build(&name, described);
+    let Shape {
+        stub,
+        signature,
+        passing,
+        unwrap,
+    } = stub::build(&name, described);
     let title = tool
         .title
         .as_deref()
@@ -146,14 +153,15 @@ fn entry(tool: &Tool, name: String, owner: &Owner) -> Entry {
             .map(|title| text::one_line(title, MAX_TITLE_CHARS))
             .filter(|title| !title.is_empty()),
         description: text::clean(description.trim(), MAX_DESCRIPTION_CHARS),
-        stub: shape.stub.clone(),
-        signature: shape.signature.clone(),
+        stub,
+        signature,
         input_schema,
         output_schema,
     };
     Entry {
         info,
-        shape,
+        passing,
+        unwrap,
         digest: digest(tool),
     }
 }
