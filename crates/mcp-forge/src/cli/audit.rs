@@ -11,12 +11,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::{
     audit::{self, Verification},
     config::Config,
+    text::printable,
 };
 
-use super::{
-    CliError, Exit,
-    terminal::{Screen, printable},
-};
+use super::{CliError, Exit, terminal::Screen};
 
 /// Time between looks for new records.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(200);

@@ -11,11 +11,12 @@ use serde_json::{Value, json};
 use crate::{
     config::{Config, Loaded, Profile, Transport},
     engine::{Engine, LayerState, Probe, native::Native},
+    text::printable,
 };
 
 use super::{
     CliError, Exit,
-    terminal::{Screen, printable, wrapped},
+    terminal::{Screen, wrapped},
 };
 
 /// Check whether this machine can run sealed sandboxes

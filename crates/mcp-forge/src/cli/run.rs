@@ -14,10 +14,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::{
     config::{Config, size::parse_duration},
     service::{ExecuteRequest, ExecuteResponse},
+    text::printable,
     turn::{Display, Observer, Stream},
 };
 
-use super::{CliError, Exit, service, terminal::printable};
+use super::{CliError, Exit, service};
 
 /// Most that is read of a file or standard input, in bytes. The service's own limit is lower.
 const MAX_CODE_BYTES: u64 = 32 << 20;

@@ -11,11 +11,12 @@ use serde_json::json;
 use crate::{
     bridge::{Bridge, Catalogue, ToolInfo, UpstreamState, UpstreamStatus},
     config::{Config, nearest},
+    text::printable,
 };
 
 use super::{
     CliError, Exit,
-    terminal::{Screen, one_line, printable},
+    terminal::{Screen, one_line},
 };
 
 /// How long the servers may take to end.

@@ -16,6 +16,7 @@ use crate::{
         size::{duration_from_seconds, parse_bytes, show_size},
     },
     limits::Limits,
+    text::{clipped, quoted},
 };
 
 /// Largest `code`, in bytes. Python compiles far less than this in a useful time.
@@ -29,9 +30,6 @@ const LIMITS: [&str; 4] = ["memory", "cpu_quota", "pids", "storage"];
 
 /// Shortest `timeout`.
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
-
-/// Longest value that a refusal repeats, in characters.
-const MAX_QUOTED_CHARS: usize = 60;
 
 /// A request to run code: the parameters of the MCP tool `execute_python`, of `mcp-forge run`,
 /// and later of the REST body.
@@ -201,7 +199,7 @@ fn refuse_what_is_not_available(request: &ExecuteRequest) -> Result<(), ServiceE
                 "backend",
                 format!(
                     "`backend` is {}; the only one here is \"simple\".",
-                    quote(other)
+                    quoted(other)
                 ),
             ));
         }
@@ -365,7 +363,7 @@ fn check_size(
             field,
             format!(
                 "`{field}` is {}, {error}; pass a size such as \"512m\" or \"2g\".",
-                quote(text)
+                quoted(text)
             ),
         )
     })?;
@@ -374,7 +372,7 @@ fn check_size(
             field,
             format!(
                 "`{field}` is {}; pass a size from 1 byte to {}.",
-                quote(text),
+                quoted(text),
                 show_size(max)
             ),
         ));
@@ -384,7 +382,7 @@ fn check_size(
             field,
             format!(
                 "`{field}` is {} ({bytes} bytes), above the maximum of {} ({max} bytes) here; ask for at most that.",
-                quote(text),
+                quoted(text),
                 show_size(max)
             ),
         ));
@@ -437,7 +435,7 @@ impl Fields {
             })
             .map(|likely| format!(" Did you mean `{likely}`?"))
             .unwrap_or_default();
-        let path = format!("{}{}", self.prefix, clip(name));
+        let path = format!("{}{}", self.prefix, clipped(name));
         let message = format!(
             "Unknown {kind} `{path}`.{likely} Known: {}.",
             known.join(", ")
@@ -452,31 +450,13 @@ fn describe(value: &Value) -> String {
         Value::Null => "null".to_owned(),
         Value::Bool(flag) => format!("the boolean {flag}"),
         Value::Number(number) => format!("the number {number}"),
-        Value::String(text) => format!("the string {}", quote(text)),
+        Value::String(text) => format!("the string {}", quoted(text)),
         Value::Array(items) => match items.iter().find(|item| !item.is_string()) {
             Some(item) => format!("a list that holds {}", describe(item)),
             None => "a list".to_owned(),
         },
         Value::Object(_) => "an object".to_owned(),
     }
-}
-
-/// Text from the caller in quotes, escaped and short.
-fn quote(text: &str) -> String {
-    format!("\"{}\"", clip(text))
-}
-
-fn clip(text: &str) -> String {
-    let mut chars = text.chars();
-    let mut short: String = chars
-        .by_ref()
-        .take(MAX_QUOTED_CHARS)
-        .flat_map(char::escape_debug)
-        .collect();
-    if chars.next().is_some() {
-        short.push('…');
-    }
-    short
 }
 
 fn rejected(field: &str, message: impl Into<String>) -> ServiceError {
