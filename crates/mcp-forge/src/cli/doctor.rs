@@ -9,7 +9,7 @@ use rustix::fs::Access;
 use serde_json::{Value, json};
 
 use crate::{
-    config::{Config, Loaded, Profile, Transport},
+    config::{Config, Loaded, Transport},
     engine::{Engine, LayerState, Probe, native::Native},
     text::printable,
 };
@@ -81,7 +81,7 @@ fn as_json(loaded: &Loaded, probe: &Probe, search_path: &str) -> Value {
             "file": loaded.file,
             "data_dir": loaded.config.data_dir,
             "audit_dir": loaded.config.audit_dir,
-            "profile": profile(&loaded.config),
+            "profile": loaded.config.profile.name(),
             "allow_degraded": loaded.config.allow_degraded,
             "warnings": loaded.warnings,
         },
@@ -101,7 +101,7 @@ fn as_text(loaded: &Loaded, probe: &Probe, search_path: &str, screen: Screen) ->
         format!("  file            {file}"),
         format!("  data directory  {}", show(&config.data_dir)),
         format!("  audit log       {}", show(&config.audit_dir)),
-        format!("  profile         {}", profile(config)),
+        format!("  profile         {}", config.profile.name()),
     ];
     if !config.allow_degraded.is_empty() {
         lines.push(format!(
@@ -154,7 +154,7 @@ fn as_text(loaded: &Loaded, probe: &Probe, search_path: &str, screen: Screen) ->
         format!(
             "The {} engine cannot run sandboxes here under the profile {}.",
             probe.engine,
-            profile(config)
+            config.profile.name()
         )
     };
     lines.push(format!("\n{}\n", screen.verdict(probe.usable, &verdict)));
@@ -218,13 +218,6 @@ fn find_program(command: &str, search_path: &str) -> Option<PathBuf> {
     std::env::split_paths(search_path)
         .map(|directory| directory.join(command))
         .find(is_program)
-}
-
-fn profile(config: &Config) -> &'static str {
-    match config.profile {
-        Profile::Desktop => "desktop",
-        Profile::Strict => "strict",
-    }
 }
 
 fn show(path: &Path) -> String {

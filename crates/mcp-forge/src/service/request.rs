@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Largest `code`, in bytes. Python compiles far less than this in a useful time.
-pub const MAX_CODE_BYTES: usize = 1 << 20;
+const MAX_CODE_BYTES: usize = 1 << 20;
 
 /// Most names in `mcp_tools`.
 const MAX_TOOLS: usize = 512;
