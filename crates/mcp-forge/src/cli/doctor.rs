@@ -16,7 +16,7 @@ use crate::{
 
 use super::{
     CliError, Exit,
-    terminal::{Screen, wrapped},
+    terminal::{Screen, print_json, wrapped},
 };
 
 /// Check whether this machine can run sealed sandboxes
@@ -48,13 +48,11 @@ pub(super) async fn run(
     } else {
         Exit::Failure
     };
-    let mut out = io::stdout().lock();
     if arguments.json {
-        let report = as_json(loaded, &probe, search_path);
-        serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from)?;
-        writeln!(out)?;
+        print_json(&as_json(loaded, &probe, search_path))?;
     } else {
-        write!(out, "{}", as_text(loaded, &probe, search_path, screen))?;
+        let report = as_text(loaded, &probe, search_path, screen);
+        write!(io::stdout(), "{report}")?;
     }
     Ok(exit)
 }
@@ -209,7 +207,7 @@ fn upstreams<'a>(
 }
 
 /// The file that starting a command would run.
-fn find_program(command: &str, search_path: &str) -> Option<PathBuf> {
+pub(super) fn find_program(command: &str, search_path: &str) -> Option<PathBuf> {
     let is_program =
         |path: &PathBuf| path.is_file() && rustix::fs::access(path, Access::EXEC_OK).is_ok();
     if command.contains('/') {

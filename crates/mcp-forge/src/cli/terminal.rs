@@ -3,10 +3,11 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    io::{self, IsTerminal},
+    io::{self, IsTerminal, Write as _},
 };
 
 use clap::builder::styling::{AnsiColor, Style};
+use serde::Serialize;
 
 use crate::{engine::LayerState, text::printable};
 
@@ -75,6 +76,13 @@ impl fmt::Display for Styled<'_> {
         let width = f.width().unwrap_or(0);
         write!(f, "{}{:width$}{:#}", self.style, self.text, self.style)
     }
+}
+
+/// Prints data for programs on standard output.
+pub(super) fn print_json(value: &impl Serialize) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer_pretty(&mut out, value)?;
+    writeln!(out)
 }
 
 /// The first line of a foreign text, cut to fit.
