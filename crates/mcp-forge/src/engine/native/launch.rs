@@ -81,7 +81,7 @@ fn output_pipe() -> io::Result<(OwnedFd, pipe::Receiver)> {
 
 /// The layers and limits, or the refusal, in the engine's words.
 fn isolation(report: Report, profile: Profile) -> Result<Isolation, LaunchError> {
-    let profile = profile_name(profile);
+    let profile = profile.name();
     match report {
         Report::Entered { layers, limits } => Ok(Isolation {
             engine: "native".to_owned(),
@@ -111,13 +111,6 @@ fn isolation(report: Report, profile: Profile) -> Result<Isolation, LaunchError>
         }),
         Report::Failed { message } => Err(LaunchError::Start(message)),
         Report::Exited { .. } => Err(LaunchError::Start("it ended before it began".to_owned())),
-    }
-}
-
-const fn profile_name(profile: Profile) -> &'static str {
-    match profile {
-        Profile::Desktop => "desktop",
-        Profile::Strict => "strict",
     }
 }
 
