@@ -23,10 +23,19 @@ pub enum ProtocolError {
     /// The transport failed, or a frame was too long.
     #[error("the runner's connection failed: {0}")]
     Io(#[from] io::Error),
+    /// More tool calls than a turn may make, long after the first refusal.
+    #[error("the code went on calling tools after its {0} calls were used up")]
+    TooManyCalls(u64),
+    /// A frame holds more values than anything sensible: each costs far more memory than its bytes.
+    #[error("the runner sent a message with more than {MAX_VALUES} values")]
+    TooManyValues,
     /// A frame was not a message.
     #[error("the runner sent something that is not a message: {0}")]
     Malformed(#[from] serde_json::Error),
 }
+
+/// Values that one message may hold. The runner's own cap on a result allows a third of it.
+const MAX_VALUES: usize = 1_000_000;
 
 /// Splits a runner's connection into its two directions.
 pub fn connect(connection: Box<dyn Duplex>) -> (Events, Requests) {
@@ -59,6 +68,15 @@ impl Events {
     /// A dropped call loses nothing: what was read stays buffered.
     pub async fn next(&mut self) -> Result<Event, ProtocolError> {
         let frame = self.0.next().await.ok_or(ProtocolError::Closed)??;
+        // Before they become a tree: a byte and a comma can cost seventy bytes.
+        if frame
+            .iter()
+            .filter(|byte| matches!(byte, b',' | b'[' | b'{'))
+            .count()
+            > MAX_VALUES
+        {
+            return Err(ProtocolError::TooManyValues);
+        }
         Ok(serde_json::from_slice(&frame)?)
     }
 }

@@ -223,6 +223,7 @@ impl Service {
             observer,
             limits: &checked.limits,
             caps: self.config.caps,
+            max_calls: self.config.bridge.max_calls,
         };
         // On the heap: a turn's state is large, and every caller's future would carry it.
         let report = Box::pin(turn::run(sandbox, turn)).await;

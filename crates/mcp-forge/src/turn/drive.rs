@@ -19,8 +19,12 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time for a dying interpreter to be reaped, so that its exit status is known.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// Tool calls that may wait for an answer at once before no further event is read. The grant has
-/// a smaller cap of its own; this one bounds memory.
+/// Calls beyond the turn's cap that are still answered, with a refusal. Code that goes on calling
+/// after so many does not read its answers.
+const REFUSALS: u64 = 100;
+
+/// Tool calls that may wait for an answer, or their answers to be taken, before no further event is
+/// read. The grant has a smaller cap of its own; this one bounds memory.
 const MAX_OUTSTANDING_CALLS: usize = 256;
 
 /// Why the loop ended.
@@ -48,6 +52,7 @@ pub(super) struct Drive<'a> {
     pub(super) requests: Requests,
     pub(super) tools: &'a dyn Tools,
     pub(super) flood_bytes: u64,
+    pub(super) max_calls: u64,
 }
 
 impl Drive<'_> {
@@ -84,10 +89,11 @@ impl Drive<'_> {
             requests,
             tools,
             flood_bytes,
+            max_calls,
         } = self;
-        let (answers, queue) = mpsc::unbounded_channel();
-        // Unbounded in type only: there is one answer for each outstanding call.
-        answers.send(request).ok();
+        let (answers, queue) = mpsc::channel(MAX_OUTSTANDING_CALLS + 1);
+        answers.try_send(request).ok();
+        let mut calls_left = max_calls.saturating_add(REFUSALS);
         let sender = send_all(requests, queue);
         tokio::pin!(sender);
         let mut calls: FuturesUnordered<BoxFuture<'_, (Request, ToolCallRecord)>> =
@@ -99,12 +105,22 @@ impl Drive<'_> {
                 flooding = streams.read(record, flood_bytes) => if flooding { return End::Flooded },
                 Some((answer, call)) = calls.next() => {
                     record.tool_calls.push(call);
-                    answers.send(answer).ok();
+                    // There is room: calls that run and answers that wait are bounded together.
+                    answers.try_send(answer).ok();
                 }
-                event = events.next(), if calls.len() < MAX_OUTSTANDING_CALLS => match event {
+                event = events.next(), if calls.len() < answers.capacity().saturating_sub(1) => match event {
                     Ok(Event::Done(done)) => return End::Done(Box::new(done)),
-                    Ok(Event::Display { data, metadata }) => record.display(Display { data, metadata }),
+                    Ok(Event::Display { data, metadata }) => {
+                        record.display(Display { data, metadata });
+                        if record.output_bytes > flood_bytes {
+                            return End::Flooded;
+                        }
+                    }
+                    Ok(Event::ToolCall { .. }) if calls_left == 0 => {
+                        return End::Broken(ProtocolError::TooManyCalls(max_calls));
+                    }
                     Ok(Event::ToolCall { call_id, name, arguments }) => {
+                        calls_left -= 1;
                         calls.push(answer_call(tools, call_id, name, arguments).boxed());
                     }
                     Ok(Event::Ready { .. }) => {}
@@ -117,10 +133,7 @@ impl Drive<'_> {
 }
 
 /// Sends whatever is queued. Ends only with an error.
-async fn send_all(
-    mut requests: Requests,
-    mut queue: mpsc::UnboundedReceiver<Request>,
-) -> ProtocolError {
+async fn send_all(mut requests: Requests, mut queue: mpsc::Receiver<Request>) -> ProtocolError {
     while let Some(request) = queue.recv().await {
         if let Err(error) = requests.send(&request).await {
             return error;

@@ -49,6 +49,8 @@ pub struct Turn<'a> {
     pub limits: &'a Limits,
     /// What may be kept.
     pub caps: OutputCaps,
+    /// Tool calls the code may make. The tools refuse more; far more end the turn.
+    pub max_calls: u64,
 }
 
 impl std::fmt::Debug for Turn<'_> {
@@ -89,6 +91,7 @@ pub async fn run(sandbox: Sandbox, turn: Turn<'_>) -> Report {
         requests,
         tools: turn.tools,
         flood_bytes: turn.caps.flood_bytes,
+        max_calls: turn.max_calls,
     };
     let end = drive
         .run(request, deadline, &mut streams, &mut record)

@@ -2,17 +2,20 @@
 
 use std::time::Duration;
 
-use serde_json::Map;
+use serde_json::{Map, Value};
 
 use super::{
-    Display, MAX_DISPLAYS, Observer, Outcome, Report, Stream, ToolCallRecord, drive::End,
-    json_size, output,
+    Display, MAX_DISPLAYS, MAX_REPR_CHARS, Observer, Outcome, Report, Stream, ToolCallRecord,
+    drive::End, json_size, output,
 };
 use crate::{
     config::OutputCaps,
     engine::{Ending, ExitCause},
     runner::wire::Done,
 };
+
+/// Bytes by which a result may exceed its cap, for markers and envelopes.
+const SLACK: u64 = 64 << 10;
 
 /// What is kept of a turn while it runs.
 pub(super) struct Record {
@@ -22,6 +25,7 @@ pub(super) struct Record {
     displays: Vec<Display>,
     display_bytes: usize,
     display_cap: usize,
+    result_cap: usize,
     displays_dropped: u64,
     pub(super) tool_calls: Vec<ToolCallRecord>,
 }
@@ -35,6 +39,7 @@ impl Record {
             displays: Vec::new(),
             display_bytes: 0,
             display_cap: caps.display_bytes,
+            result_cap: caps.result_bytes,
             displays_dropped: 0,
             tool_calls: Vec::new(),
         }
@@ -72,6 +77,29 @@ impl Record {
             self.displays.push(display);
         } else {
             self.displays_dropped += size as u64;
+            // A flood like any other.
+            self.output_bytes += size as u64;
+        }
+    }
+
+    /// What the runner cuts by itself. One that does not is user code, and keeps nothing.
+    fn enforce_caps(&self, done: &mut Done, truncated: &mut Map<String, Value>) {
+        let size = json_size(&done.result);
+        if size > self.result_cap as u64 + SLACK {
+            done.result = Value::Null;
+            truncated.insert("result".to_owned(), size.into());
+        }
+        if let Some(text) = &mut done.result_repr {
+            shorten(text);
+        }
+        if let Some(error) = &mut done.error {
+            for text in [&mut error.kind, &mut error.message, &mut error.traceback] {
+                shorten(text);
+            }
+        }
+        // Five names at most; more is no report of ours.
+        if truncated.len() > 16 {
+            truncated.clear();
         }
     }
 
@@ -96,6 +124,7 @@ impl Record {
             });
         }
         let mut truncated = std::mem::take(&mut done.truncated);
+        self.enforce_caps(&mut done, &mut truncated);
         if self.displays_dropped > 0 {
             truncated.insert("displays".to_owned(), self.displays_dropped.into());
         }
@@ -112,6 +141,14 @@ impl Record {
             wall,
             usage: ending.usage,
         }
+    }
+}
+
+/// Shortens a text that the runner should have shortened.
+fn shorten(text: &mut String) {
+    if text.len() > 4 * MAX_REPR_CHARS {
+        let end = text.floor_char_boundary(4 * MAX_REPR_CHARS);
+        text.truncate(end);
     }
 }
 

@@ -245,6 +245,83 @@ async fn forged_frames_end_the_turn_and_are_no_more_than_a_claim() {
     assert_eq!(report.tool_calls[0].status, "not_granted");
 }
 
+/// A runner that was replaced by user code caps nothing: then the server does.
+#[tokio::test]
+async fn frames_that_cost_memory_are_refused_or_cut() {
+    let forge = |body: &str| {
+        format!(
+            "import os, struct\nbody = {body}\nframe = struct.pack('>I', len(body)) + body\nwhile frame: frame = frame[os.write(3, frame):]\nos.read(3, 1)"
+        )
+    };
+    let many = r#"b'{"type":"done","result":[' + b'0,' * 3_000_000 + b'0]}'"#;
+    let report = run(&forge(many)).await;
+    assert!(
+        matches!(report.outcome, Outcome::Crashed(_)),
+        "{report:?}"
+    );
+    let long = r#"b'{"type":"done","result":"' + b'x' * (5 << 20) + b'"}'"#;
+    let report = run(&forge(long)).await;
+    assert_eq!(
+        (report.outcome, report.result),
+        (Outcome::Completed, Value::Null)
+    );
+    assert!(
+        report.truncated["result"]
+            .as_u64()
+            .is_some_and(|bytes| bytes > 5 << 20)
+    );
+}
+
+/// Calls that are made without end, and whose answers nobody takes, end the turn.
+#[tokio::test]
+async fn calls_without_end_are_ended() {
+    let code = r#"
+import os, struct
+call = b'{"type":"tool_call","call_id":1,"name":"anything","arguments":{}}'
+frame = struct.pack('>I', len(call)) + call
+while True:
+    os.write(3, frame)
+    os.read(3, 65536)"#;
+    let report = run(code).await;
+    assert!(matches!(report.outcome, Outcome::Crashed(_)), "{report:?}");
+    assert!(
+        report.tool_calls.len() <= 200,
+        "{}",
+        report.tool_calls.len()
+    );
+}
+
+/// Pid 1 has the same user as the code: its priority and its limits must be out of reach, or it
+/// could be kept from ending the sandbox.
+#[tokio::test]
+async fn the_sandboxs_init_cannot_be_starved() {
+    let code = "
+import ctypes, os, resource
+libc = ctypes.CDLL(None, use_errno=True)
+tries = {
+    'setpriority': lambda: os.setpriority(os.PRIO_PROCESS, 1, 19),
+    'group': lambda: os.setpriority(os.PRIO_USER, 0, 19),
+    'affinity': lambda: os.sched_setaffinity(1, {0}),
+    'idle': lambda: os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0)),
+    'prlimit': lambda: resource.prlimit(1, resource.RLIMIT_NOFILE, (0, 0)),
+}
+held = {}
+for name, attempt in tries.items():
+    try:
+        attempt()
+        held[name] = False
+    except OSError:
+        held[name] = True
+os.setpriority(os.PRIO_PROCESS, 0, 5)
+os.sched_setaffinity(0, os.sched_getaffinity(0))
+held";
+    let report = run(code).await;
+    let all = ["setpriority", "group", "affinity", "idle", "prlimit"];
+    for name in all {
+        assert_eq!(report.result[name], json!(true), "{report:?}");
+    }
+}
+
 #[tokio::test]
 async fn two_turns_at_once_do_not_see_each_other() {
     let config = config();

@@ -84,6 +84,7 @@ pub(crate) async fn turn_in(sandbox: Sandbox, code: &str, limits: &Limits) -> Re
         observer: &mut Deaf,
         limits,
         caps,
+        max_calls: 100,
     };
     turn::run(sandbox, turn).await
 }
