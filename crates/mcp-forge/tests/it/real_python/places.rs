@@ -9,9 +9,9 @@ use std::{
     time::Duration,
 };
 
-use mcp_forge::{config::Config, turn::Outcome};
+use mcp_forge::{config::Config, engine::LayerState, turn::Outcome};
 
-use crate::sandbox::{config, run_with};
+use crate::sandbox::{config, launch, run_with};
 
 /// The interpreter whose own tests Debian packages.
 pub(super) const PYTHON: &str = "/usr/bin/python3.11";
@@ -65,6 +65,17 @@ pub(super) fn roomy() -> Config {
     config.default_limits.cpu_quota_us = 200_000;
     config.default_limits.storage_bytes = 2 << 30;
     config
+}
+
+/// Whether this machine's user has cgroups that count memory and CPU time.
+pub(super) async fn is_counted() -> bool {
+    let (sandbox, _) = launch(&roomy()).await;
+    ["memory", "cpu"].iter().all(|name| {
+        let limits = &sandbox.isolation.limits;
+        limits
+            .iter()
+            .any(|limit| limit.name == *name && limit.state == LayerState::Enforced)
+    })
 }
 
 fn code(module: &str) -> String {
