@@ -8,8 +8,8 @@ import os
 import sys
 import unittest
 
-# Cases that wait for ever for a thread that fails without a network.
-LEFT_OUT = ["test_listen_*"]
+# Cases that, without a network, wait for ever for a thread, and leave a child that waits for ever.
+LEFT_OUT = ["test_listen_*", "WithProcessesTestPicklingConnections"]
 
 
 class Recorder(unittest.TestResult):
@@ -107,5 +107,3 @@ def main(name: str, path: str) -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
-    # At once: a case that failed may have left a child, for which multiprocessing would wait for ever.
-    os._exit(0)
