@@ -255,10 +255,7 @@ async fn frames_that_cost_memory_are_refused_or_cut() {
     };
     let many = r#"b'{"type":"done","result":[' + b'0,' * 3_000_000 + b'0]}'"#;
     let report = run(&forge(many)).await;
-    assert!(
-        matches!(report.outcome, Outcome::Crashed(_)),
-        "{report:?}"
-    );
+    assert!(matches!(report.outcome, Outcome::Crashed(_)), "{report:?}");
     let long = r#"b'{"type":"done","result":"' + b'x' * (5 << 20) + b'"}'"#;
     let report = run(&forge(long)).await;
     assert_eq!(

@@ -9,10 +9,11 @@ const PAGE: &str = include_str!("../../../../../docs/real-python.md");
 const STAND_INS: &str = "Where no cgroup counts";
 
 /// The sections about what bubblewrap would give and a sealed sandbox is not meant to have.
-const WITHHELD: [&str; 4] = [
+const WITHHELD: [&str; 5] = [
     "No network",
     "No terminals",
     "System calls that are left out",
+    "Only oneself",
     STAND_INS,
 ];
 
