@@ -112,7 +112,10 @@ class Channel:
         self.reader.acquire()
         self.reading = True
         try:
-            start_new_thread(self.read_answers, ())
+            # With all signals blocked, as it inherits them: one that came to this thread instead
+            # of the main one would not wake a main thread that waits for an answer.
+            with originals.SignalsHeld():
+                start_new_thread(self.read_answers, ())
         except BaseException:
             self.reading = False
             self.reader.release()
