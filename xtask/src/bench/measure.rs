@@ -192,7 +192,7 @@ pub(crate) fn alive(entrant: &mut Entrant, count: u64, seconds: u64) -> anyhow::
     };
     Ok(Alive {
         asked: count,
-        alive: answer["alive"].as_u64().context("no count")?,
+        living: answer["alive"].as_u64().context("no count")?,
         stopped: answer["stopped"].as_str().map(str::to_owned),
         start_seconds: answer["start_seconds"].as_f64().context("no seconds")?,
         beside_one_p50_us: p50("beside_one_us")?,

@@ -1,4 +1,8 @@
 //! `cargo xtask bench`: mcp-forge against what a user would pick instead, all in one run.
+#![expect(
+    clippy::cast_precision_loss,
+    reason = "counts and sizes far below what a float holds exactly"
+)]
 
 use std::{
     fs::{self, File},
@@ -86,7 +90,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         machine::pin(processors)?;
     }
     let workspace = Workspace::find()?;
-    let mut log = workspace.create_log("bench")?;
+    let log = workspace.create_log("bench")?;
     let tools = Tools::prepare(&workspace)?;
     println!("build   release binaries");
     tools::build(&tools, &log)?;
@@ -96,7 +100,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         watchdog: Watchdog::start(),
         started: Instant::now(),
     };
-    let results = bench.measure(chosen, &workspace, &mut log)?;
+    let results = bench.measure(&chosen, &workspace, &log)?;
     let directory = workspace.root.join(&options.output);
     fs::create_dir_all(&directory)?;
     let page = report::markdown(&results);
@@ -120,9 +124,9 @@ struct Bench<'a> {
 impl Bench<'_> {
     fn measure(
         &self,
-        chosen: Vec<Contender>,
+        chosen: &[Contender],
         workspace: &Workspace,
-        log: &mut File,
+        log: &File,
     ) -> anyhow::Result<Results> {
         let mut results = Results {
             date: machine::now()?,
@@ -146,10 +150,10 @@ impl Bench<'_> {
              slowest run. Every answer was checked."
                 .to_owned(),
         );
-        let mut entrants = self.open(&chosen, workspace, log, &mut results);
+        let mut entrants = self.open(chosen, workspace, log, &mut results);
         for workload in workloads::all() {
             if wanted(&self.options.workloads, workload.name) {
-                self.rounds(&chosen, &mut entrants, &workload, &mut results);
+                self.rounds(chosen, &mut entrants, &workload, &mut results);
             }
         }
         if let Some(forge) = entrant(&mut entrants, "forge") {

@@ -69,7 +69,7 @@ fn write_targets(page: &mut String, results: &Results) -> std::fmt::Result {
         writeln!(
             page,
             "| {} | {} | {} | {met} |",
-            target.what, target.target, target.measured
+            target.what, target.wanted, target.measured
         )?;
     }
     writeln!(page)
@@ -148,7 +148,7 @@ fn write_alive(page: &mut String, results: &Results) -> std::fmt::Result {
     write!(
         page,
         "{} sandboxes of mcp-forge were alive at once ({} were asked for",
-        alive.alive, alive.asked
+        alive.living, alive.asked
     )?;
     if let Some(reason) = &alive.stopped {
         write!(page, "; stopped because {reason}")?;
@@ -274,7 +274,7 @@ pub(crate) mod tests {
             loads: vec![load],
             alive: Some(Alive {
                 asked: 1000,
-                alive: 412,
+                living: 412,
                 stopped: Some("memory is nearly full".to_owned()),
                 start_seconds: 2.5,
                 beside_one_p50_us: 150.0,

@@ -91,7 +91,7 @@ pub(crate) struct Load {
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Alive {
     pub(crate) asked: u64,
-    pub(crate) alive: u64,
+    pub(crate) living: u64,
     pub(crate) stopped: Option<String>,
     pub(crate) start_seconds: f64,
     pub(crate) beside_one_p50_us: f64,
@@ -106,7 +106,7 @@ pub(crate) struct Alive {
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Target {
     pub(crate) what: &'static str,
-    pub(crate) target: &'static str,
+    pub(crate) wanted: &'static str,
     /// What was found, or why nothing was.
     pub(crate) measured: String,
     /// Nothing where nothing was measured.

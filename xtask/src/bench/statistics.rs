@@ -41,7 +41,6 @@ pub(crate) fn percentile(mut values: Vec<f64>, share: f64) -> Option<f64> {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        clippy::cast_precision_loss,
         reason = "a rank among some thousands of samples"
     )]
     let rank = (values.len() as f64 * share).ceil() as usize;

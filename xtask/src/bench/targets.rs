@@ -117,7 +117,7 @@ fn memory_growth(results: &Results) -> Target {
     });
     Target {
         what: "server memory after 100,000 turns, against after 1,000",
-        target: "<= 10 % more",
+        wanted: "<= 10 % more",
         measured: found.map_or_else(
             || "not measured: fewer than 1,000 turns under load in this run".to_owned(),
             |(turns, growth)| format!("{:+.1} % after {turns} turns", growth * 100.0),
@@ -132,14 +132,14 @@ fn living(results: &Results) -> Target {
     let ratio = found.map(|alive| alive.beside_all_p50_us / alive.beside_one_p50_us);
     Target {
         what: "`1+1` beside 1,000 living sandboxes, against beside one",
-        target: "<= 2 x",
+        wanted: "<= 2 x",
         measured: found.zip(ratio).map_or_else(
             || NOT_MEASURED.to_owned(),
-            |(alive, ratio)| format!("{} x beside {}", number(ratio), alive.alive),
+            |(alive, ratio)| format!("{} x beside {}", number(ratio), alive.living),
         ),
         met: found
             .zip(ratio)
-            .and_then(|(alive, ratio)| (alive.alive >= SANDBOXES).then_some(ratio <= 2.0)),
+            .and_then(|(alive, ratio)| (alive.living >= SANDBOXES).then_some(ratio <= 2.0)),
     }
 }
 
@@ -147,34 +147,34 @@ const NOT_MEASURED: &str = "not measured";
 
 fn at_most(
     what: &'static str,
-    target: &'static str,
+    wanted: &'static str,
     found: Option<f64>,
     bound: f64,
     unit: &str,
 ) -> Target {
-    shown(what, target, found, unit, |value| value <= bound)
+    shown(what, wanted, found, unit, |value| value <= bound)
 }
 
 fn at_least(
     what: &'static str,
-    target: &'static str,
+    wanted: &'static str,
     found: Option<f64>,
     bound: f64,
     unit: &str,
 ) -> Target {
-    shown(what, target, found, unit, |value| value >= bound)
+    shown(what, wanted, found, unit, |value| value >= bound)
 }
 
 fn shown(
     what: &'static str,
-    target: &'static str,
+    wanted: &'static str,
     found: Option<f64>,
     unit: &str,
     met: impl Fn(f64) -> bool,
 ) -> Target {
     Target {
         what,
-        target,
+        wanted,
         measured: found.map_or_else(
             || NOT_MEASURED.to_owned(),
             |value| format!("{} {unit}", number(value)),

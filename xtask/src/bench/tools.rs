@@ -150,11 +150,6 @@ fn executable(messages: &str) -> Option<String> {
     })
 }
 
-/// Nothing to install.
-pub(crate) fn nothing(_: &Tools, _: &File) -> anyhow::Result<()> {
-    Ok(())
-}
-
 pub(crate) fn python(tools: &Tools, log: &File) -> anyhow::Result<()> {
     install_pypi(&tools.directory.join("venv"), PYPI, log)
 }

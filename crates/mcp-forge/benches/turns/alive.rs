@@ -21,7 +21,7 @@ use tokio::{
 use crate::{Failure, Setup, turn};
 
 /// Sandboxes that start at the same time.
-const STARTING: usize = 8;
+const STARTING: u32 = 8;
 
 /// Memory that stays free.
 const SPARE_KIB: u64 = 3 << 20;
@@ -46,7 +46,7 @@ pub(crate) async fn many(setup: &Setup, request: &Value) -> Result<Value, Failur
     raise_file_limit()?;
     let count = usize::try_from(request["count"].as_u64().unwrap_or(1))?;
     let patience = Duration::from_secs(request["seconds"].as_u64().unwrap_or(60));
-    let (service, _) = setup.service(count + STARTING)?;
+    let (service, _) = setup.service(count + usize::try_from(STARTING)?)?;
     turn::timed(&service, "1+1").await?;
     let free_before = available_kib()?;
     let mut crowd = Crowd::default();
@@ -90,7 +90,7 @@ impl Crowd {
         patience: Duration,
     ) -> Result<Option<String>, Failure> {
         let deadline = Instant::now() + patience;
-        let starting = Arc::new(Semaphore::new(STARTING));
+        let starting = Arc::new(Semaphore::new(usize::try_from(STARTING)?));
         let mut stopped = None;
         while self.tasks.len() < count && stopped.is_none() {
             let place = Arc::clone(&starting).acquire_owned().await?;
@@ -100,7 +100,7 @@ impl Crowd {
             }
         }
         // All have started once all places are free again.
-        let _all = starting.acquire_many(STARTING as u32).await?;
+        let _all = starting.acquire_many(STARTING).await?;
         Ok(stopped.or(self.must_stop(deadline + patience)?))
     }
 
