@@ -27,7 +27,7 @@ mod watchdog;
 mod workloads;
 
 use contenders::{Contender, Start};
-use measure::Entrant;
+use measure::{Entrant, Rounds};
 use results::{Cell, ContenderRow, Results, WorkloadRow};
 use tools::Tools;
 use watchdog::Watchdog;
@@ -66,6 +66,9 @@ pub(crate) struct Options {
     /// Where results.json, README.md and latency.svg go
     #[arg(long, value_name = "DIR", default_value = "docs/benchmarks")]
     output: PathBuf,
+    /// A sentence about this run for the report, such as what else the machine was doing
+    #[arg(long, value_name = "TEXT")]
+    note: Option<String>,
     /// Show contenders and workloads, and stop
     #[arg(long)]
     list: bool,
@@ -150,6 +153,7 @@ impl Bench<'_> {
              slowest run. Every answer was checked."
                 .to_owned(),
         );
+        results.notes.extend(self.options.note.clone());
         let mut entrants = self.open(chosen, workspace, log, &mut results);
         for workload in workloads::all() {
             if wanted(&self.options.workloads, workload.name) {
@@ -245,30 +249,9 @@ impl Bench<'_> {
         for (name, reason) in &rounds.dropped {
             self.say(&format!("missing {name}: {reason}"));
         }
-        missing.extend(rounds.dropped);
-        let floor = rounds.rows.get("true");
-        let bubblewrap = rounds.rows.get("bubblewrap");
         let names = chosen.iter().map(|contender| contender.name);
         for name in names.chain([contenders::PING.0]) {
-            let Some(series) = rounds.rows.get(name) else {
-                continue;
-            };
-            let (Some(p50_us), Some(p99_us)) = (series.median(), series.percentile(0.99)) else {
-                continue;
-            };
-            results.cells.push(Cell {
-                workload: workload.name,
-                contender: name,
-                samples: series.count(),
-                p50_us,
-                p99_us,
-                to_floor: floor
-                    .filter(|_| name != "true")
-                    .and_then(|floor| series.paired(floor, |this, floor| this / floor)),
-                bubblewrap_to_this: bubblewrap
-                    .filter(|_| name != "bubblewrap")
-                    .and_then(|other| other.paired(series, |other, this| other / this)),
-            });
+            results.cells.extend(cell(&rounds, workload, name));
         }
         if workload.name == "one" {
             results.mcp_above_ping_us = rounds
@@ -277,6 +260,7 @@ impl Bench<'_> {
                 .zip(rounds.rows.get(contenders::PING.0))
                 .and_then(|(call, ping)| call.paired(ping, |call, ping| call - ping));
         }
+        missing.extend(rounds.dropped);
         results.workloads.push(WorkloadRow {
             name: workload.name,
             about: workload.about,
@@ -325,6 +309,22 @@ impl Bench<'_> {
     fn say(&self, what: &str) {
         println!("{:>5.0} s  {what}", self.started.elapsed().as_secs_f64());
     }
+}
+
+/// What the rounds say of one contender; nothing if it has no samples.
+fn cell(rounds: &Rounds, workload: &Workload, contender: &'static str) -> Option<Cell> {
+    let series = rounds.rows.get(contender)?;
+    let others = |name: &str| rounds.rows.get(name).filter(|_| name != contender);
+    Some(Cell {
+        workload: workload.name,
+        contender,
+        samples: series.count(),
+        p50_us: series.median()?,
+        p99_us: series.percentile(0.99)?,
+        to_floor: others("true").and_then(|floor| series.paired(floor, |this, floor| this / floor)),
+        bubblewrap_to_this: others("bubblewrap")
+            .and_then(|other| other.paired(series, |other, this| other / this)),
+    })
 }
 
 fn entrant<'a>(entrants: &'a mut [Entrant], name: &str) -> Option<&'a mut Entrant> {

@@ -10,9 +10,9 @@ use super::{
 
 const WIDTH: f64 = 900.0;
 /// Where the scale begins: names stand to the left.
-const LEFT: f64 = 330.0;
+const LEFT: f64 = 370.0;
 /// Where it ends: values stand to the right.
-const RIGHT: f64 = 780.0;
+const RIGHT: f64 = 800.0;
 const ROW: f64 = 22.0;
 const HEAD: f64 = 34.0;
 
