@@ -37,8 +37,9 @@ pub(crate) struct Rounds {
     pub(crate) dropped: Vec<(&'static str, String)>,
 }
 
-/// Runs rounds of A, B, C, ... for about `budget`. Slow contenders sit out some of the rounds, so
-/// that each has about the same share of the time.
+/// Runs rounds of all contenders for about `budget`, in another order each time: what one leaves
+/// behind (caches, work that the kernel put off) must not always fall on the same other one. Slow
+/// contenders sit out some of the rounds, so that each has about the same share of the time.
 pub(crate) fn rounds(
     entrants: &mut Vec<&mut Entrant>,
     workload: &Workload,
@@ -51,6 +52,7 @@ pub(crate) fn rounds(
         if started.elapsed() > budget {
             break;
         }
+        shuffle(entrants, round);
         entrants.retain_mut(|entrant| {
             let stride = strides.get(entrant.name).copied().unwrap_or(1);
             if round % stride != 0 {
@@ -72,6 +74,18 @@ pub(crate) fn rounds(
         });
     }
     result
+}
+
+/// Fisher and Yates, with a small generator: the same orders in every run of the bench.
+fn shuffle<T>(items: &mut [T], seed: u32) {
+    let mut state = u64::from(seed) + 1;
+    for last in (1..items.len()).rev() {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let high = usize::try_from(state >> 33).unwrap_or_default();
+        items.swap(last, high % (last + 1));
+    }
 }
 
 /// Two runs that do not count; the second says how often each takes part.
@@ -268,6 +282,17 @@ fn summarise(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn everyone_follows_everyone_at_times() {
+        let mut followed = std::collections::BTreeSet::new();
+        for round in 0..200 {
+            let mut items = [0, 1, 2, 3, 4];
+            shuffle(&mut items, round);
+            followed.extend(items.windows(2).map(|pair| (pair[0], pair[1])));
+        }
+        assert_eq!(followed.len(), 20);
+    }
 
     #[test]
     fn slow_contenders_sit_out_most_rounds_but_not_all() {

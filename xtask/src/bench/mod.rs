@@ -148,7 +148,7 @@ impl Bench<'_> {
             targets: Vec::new(),
         };
         results.notes.push(
-            "Contenders take turns (A B C, A B C, ...), so ratios hold when the machine's speed drifts; \
+            "Contenders take turns, in another order each round, so ratios hold when the machine's speed drifts; \
              ratios are medians over the rounds that both took part in. With fewer than 100 runs, p99 is the \
              slowest run. Every answer was checked."
                 .to_owned(),

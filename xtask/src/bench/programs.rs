@@ -343,15 +343,40 @@ fn microseconds(started: Instant) -> f64 {
     started.elapsed().as_secs_f64() * 1e6
 }
 
-/// The last line that says something, without colours, cut to a readable length.
+/// What the end of a log says went wrong: its last line, from the last `error:` in it if there is
+/// one, up to the end of that sentence.
 fn last_line(text: &str) -> String {
-    let plain = text.replace('\u{1b}', "");
+    let plain = without_colours(text);
     let line = plain
         .lines()
         .rev()
         .map(str::trim)
-        .find(|line| !line.is_empty() && !line.contains("<unknown>"))
+        .find(|line| !line.is_empty())
         .unwrap_or("it said nothing");
-    let length = line.chars().count();
-    line.chars().skip(length.saturating_sub(200)).collect()
+    let reason = line.rsplit("error: ").next().unwrap_or(line);
+    let sentence = reason.split(". ").next().unwrap_or(reason);
+    sentence.chars().take(200).collect()
+}
+
+/// Leaves out what starts with an escape and ends with the letter `m`.
+fn without_colours(text: &str) -> String {
+    let mut pieces = text.split('\u{1b}');
+    let first = pieces.next().unwrap_or_default().to_owned();
+    pieces.fold(first, |plain, piece| {
+        plain + piece.split_once('m').map_or(piece, |(_, rest)| rest)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_is_found_in_a_colourful_last_line() {
+        let log = "Traceback:\nRuntimeError: status 1: \u{1b}[32mDownload\u{1b}[0m zod\u{1b}[31merror\u{1b}[0m: \
+                   manifest failed to load. Import failed.at 7:27\n\n";
+        assert_eq!(last_line(log), "manifest failed to load");
+        assert_eq!(last_line("a\nValueError: no\n"), "ValueError: no");
+        assert_eq!(last_line(""), "it said nothing");
+    }
 }
