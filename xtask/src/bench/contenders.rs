@@ -280,13 +280,11 @@ fn one_shot(
     + Sync
     + 'static,
 ) -> Box<dyn Sampler> {
-    let (python, directory) = (tools.python(), tools.directory.clone());
-    let programs = directory.join("programs");
+    let tools = tools.clone();
     Box::new(OneShot {
         row,
         command: Box::new(move |workload: &Workload| {
-            let file = programs.join(workload.name).with_extension("py");
-            command(&python, &file, &directory)
+            command(&tools.python(), &tools.program(workload), &tools.directory)
         }),
         answers: true,
         watchdog: start.watchdog.clone(),

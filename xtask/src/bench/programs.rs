@@ -21,6 +21,9 @@ use super::{
 /// Time for one answer.
 const ANSWER_LIMIT: Duration = Duration::from_mins(2);
 
+/// The workload that a ping is compared with.
+const PINGED: &str = "one";
+
 /// Microseconds by the name of the row that they belong to.
 pub(crate) type Sample = Vec<(&'static str, f64)>;
 
@@ -312,7 +315,7 @@ impl McpServer {
 impl Sampler for McpServer {
     fn sample(&mut self, workload: &Workload) -> anyhow::Result<Sample> {
         let mut sample = Vec::new();
-        if let Some(row) = self.rows.ping {
+        if let Some(row) = self.rows.ping.filter(|_| workload.name == PINGED) {
             sample.push((row, self.request("ping", &json!({}))?.0));
         }
         let call = json!({

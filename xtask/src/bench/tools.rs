@@ -42,7 +42,7 @@ const IMAGE: &str = "python3.11-minimal,libpython3.11-stdlib,libstdc++6,zlib1g";
 pub(crate) const IMAGE_NAME: &str = "localhost/mcp-forge-bench:1";
 
 /// Where the contenders are.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Tools {
     pub(crate) directory: PathBuf,
     /// The release build of the product.
@@ -76,12 +76,10 @@ impl Tools {
         self.directory.join("venv/bin/python")
     }
 
-    /// The file of a workload's program.
+    /// The file of a workload's program. Its name is no module's: Python looks beside a program first.
     pub(crate) fn program(&self, workload: &workloads::Workload) -> PathBuf {
         self.directory
-            .join("programs")
-            .join(workload.name)
-            .with_extension("py")
+            .join(format!("programs/workload-{}.py", workload.name))
     }
 
     /// podman with storage of its own.
