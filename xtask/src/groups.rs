@@ -13,21 +13,12 @@ use anyhow::{Context, bail, ensure};
 
 use crate::{
     install, ordinary_user,
-    process::{command, find_program, run, succeeds},
-    workspace::Workspace,
+    process::{Ran, command, find_program, run, succeeds},
+    workspace::{Workspace, copy_executable},
 };
 
 /// What runs a group; output goes to the file.
 pub(crate) type Run = fn(&Workspace, &File) -> anyhow::Result<Ran>;
-
-/// What a group that did not fail did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ran {
-    /// Its tests, all of which passed.
-    Tests,
-    /// Nothing, for this reason. Shown, and never counted as passed.
-    Nothing(&'static str),
-}
 
 /// One group of tests.
 #[derive(Debug)]
@@ -294,19 +285,11 @@ fn usable_python(name: &str) -> Option<PathBuf> {
 }
 
 fn integration(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
-    run(
-        with_tools(&mut integration_tests(workspace)?, workspace).args(["--skip", "escape"]),
-        log,
-    )?;
-    Ok(Ran::Tests)
+    run_integration(&["--skip", "escape"], workspace, log)
 }
 
 fn escape(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
-    run(
-        with_tools(&mut integration_tests(workspace)?, workspace).arg("escape"),
-        log,
-    )?;
-    Ok(Ran::Tests)
+    run_integration(&["escape"], workspace, log)
 }
 
 fn integration_user(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
@@ -327,13 +310,19 @@ fn escape_user(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
     )
 }
 
-fn integration_tests(workspace: &Workspace) -> anyhow::Result<Command> {
+fn run_integration(arguments: &[&str], workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
     let mut tests = command(integration_test_binary(workspace)?);
-    // The directory that `cargo test` would use.
-    tests.current_dir(workspace.root.join("crates/mcp-forge"));
-    tests.env("FORGE_TEST_BINARY", workspace.binary());
-    tests.env("FORGE_TEST_CONTROL_BINARY", &workspace.control_binary);
-    Ok(tests)
+    tests
+        .args(arguments)
+        // The directory that `cargo test` would use.
+        .current_dir(workspace.root.join("crates/mcp-forge"))
+        .env("FORGE_TEST_BINARY", workspace.binary())
+        .env("FORGE_TEST_CONTROL_BINARY", &workspace.control_binary)
+        .env("FORGE_TEST_TOOLS", &workspace.tools)
+        .env("INSTA_UPDATE", "no")
+        .env("INSTA_WORKSPACE_ROOT", &workspace.root);
+    run(&mut tests, log)?;
+    Ok(Ran::Tests)
 }
 
 /// Run directly, so that it does not wait for the lock that clippy holds meanwhile. Cargo's build
@@ -353,46 +342,21 @@ fn integration_test_binary(workspace: &Workspace) -> anyhow::Result<PathBuf> {
 }
 
 fn sdk(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
-    let mut driver = command(workspace.python());
-    driver
-        .args(["-B", "tests/clients/sdk.py"])
-        .current_dir(&workspace.root);
-    run(
-        driver
-            .env("FORGE_TEST_BINARY", workspace.binary())
-            .env("FORGE_TEST_TOOLS", &workspace.tools),
-        log,
-    )?;
-    Ok(Ran::Tests)
+    let mut python = command(workspace.python());
+    drive(python.args(["-B", "tests/clients/sdk.py"]), workspace, log)
 }
 
 fn node(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
-    let mut driver = command(install::node(workspace));
+    let mut node = command(install::node(workspace));
+    drive(node.arg("tests/clients/node.mjs"), workspace, log)
+}
+
+/// Runs a client's driver against the built binary.
+fn drive(driver: &mut Command, workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
     driver
-        .arg("tests/clients/node.mjs")
-        .current_dir(&workspace.root);
-    run(
-        driver
-            .env("FORGE_TEST_BINARY", workspace.binary())
-            .env("FORGE_TEST_TOOLS", &workspace.tools),
-        log,
-    )?;
+        .current_dir(&workspace.root)
+        .env("FORGE_TEST_BINARY", workspace.binary())
+        .env("FORGE_TEST_TOOLS", &workspace.tools);
+    run(driver, log)?;
     Ok(Ran::Tests)
-}
-
-fn with_tools<'a>(tests: &'a mut Command, workspace: &Workspace) -> &'a mut Command {
-    tests
-        .env("FORGE_TEST_TOOLS", &workspace.tools)
-        .env("INSTA_UPDATE", "no")
-        .env("INSTA_WORKSPACE_ROOT", &workspace.root)
-}
-
-/// Replaces `to`, which another process may be running.
-pub(crate) fn copy_executable(from: &Path, to: &Path) -> anyhow::Result<()> {
-    if let Some(directory) = to.parent() {
-        fs::create_dir_all(directory)?;
-    }
-    let beside = to.with_extension("new");
-    fs::copy(from, &beside).with_context(|| format!("cannot copy {}", from.display()))?;
-    fs::rename(&beside, to).with_context(|| format!("cannot create {}", to.display()))
 }

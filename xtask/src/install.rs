@@ -9,8 +9,7 @@ use std::{
 use anyhow::{Context, bail};
 
 use crate::{
-    groups::Ran,
-    process::{command, find_program, is_root, run, succeeds},
+    process::{Ran, command, find_program, is_root, run, succeeds},
     workspace::Workspace,
 };
 

@@ -10,9 +10,8 @@ use std::{
 use anyhow::Context;
 
 use crate::{
-    groups::{Ran, copy_executable},
-    process::{command, is_root, run},
-    workspace::{Workspace, reachable_by_all},
+    process::{Ran, command, is_root, run},
+    workspace::{Workspace, copy_executable, reachable_by_all},
 };
 
 /// `nobody`: every system knows it, and it owns nothing.

@@ -13,6 +13,15 @@ use anyhow::{Context, bail};
 /// Seconds after which a program is taken to hang.
 const TIME_LIMIT: &str = "1500";
 
+/// What a group that did not fail did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ran {
+    /// Its tests, all of which passed.
+    Tests,
+    /// Nothing, for this reason. Shown, and never counted as passed.
+    Nothing(&'static str),
+}
+
 /// A command that cannot hang for ever and cannot read from us.
 #[expect(
     clippy::disallowed_methods,

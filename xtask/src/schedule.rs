@@ -11,7 +11,8 @@ use anyhow::ensure;
 
 use crate::{
     counts::Counts,
-    groups::{Group, Lane, Ran},
+    groups::{Group, Lane},
+    process::Ran,
     workspace::Workspace,
 };
 

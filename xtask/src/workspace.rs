@@ -77,3 +77,13 @@ pub(crate) fn reachable_by_all(path: &Path) -> bool {
         fs::metadata(directory).is_ok_and(|metadata| metadata.permissions().mode() & 0o001 != 0)
     })
 }
+
+/// Replaces `to`, which another process may be running.
+pub(crate) fn copy_executable(from: &Path, to: &Path) -> anyhow::Result<()> {
+    if let Some(directory) = to.parent() {
+        fs::create_dir_all(directory)?;
+    }
+    let beside = to.with_extension("new");
+    fs::copy(from, &beside).with_context(|| format!("cannot copy {}", from.display()))?;
+    fs::rename(&beside, to).with_context(|| format!("cannot create {}", to.display()))
+}

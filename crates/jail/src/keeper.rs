@@ -4,6 +4,7 @@
 //! as long as the sandbox, and the sandbox no longer than the server's end of the launch socket.
 
 use std::{
+    fs,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     process::ExitCode,
 };
@@ -25,6 +26,12 @@ use crate::{
     spec::{Cause, JailSpec, Layer, LayerReport, LimitReport, Report, State},
     sys::{self, Side},
     watch::{self, MemoryWatch},
+};
+
+/// Time for a killed init to die by itself. Normal is a few milliseconds.
+const GRACE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 200_000_000,
 };
 
 /// Serves the launch socket on standard input: one sandbox, from spec to exit report.
@@ -54,7 +61,8 @@ pub fn main() -> ExitCode {
 /// One sandbox's life. An error is the report to give; nothing is left running then.
 fn keep(socket: BorrowedFd<'_>, spec: &JailSpec, streams: Streams) -> Result<(), Report> {
     let (cgroup, cgroup_layer) = join_plan(spec)?;
-    let started = bound_files(spec, cgroup.as_ref())
+    let started = stand_in(spec, cgroup.as_ref())
+        .map_err(|error| refusal(&error))
         .and_then(|()| Starting::fork(spec, streams))
         .and_then(|starting| starting.release(cgroup.as_ref()));
     let sandbox = match started {
@@ -67,7 +75,7 @@ fn keep(socket: BorrowedFd<'_>, spec: &JailSpec, streams: Streams) -> Result<(),
     let layers = match sandbox.wait_until_sealed() {
         Ok(layers) => layers,
         Err(report) => {
-            sandbox.end();
+            sandbox.end(cgroup.as_ref());
             remove(cgroup);
             return Err(report);
         }
@@ -92,12 +100,19 @@ fn keep(socket: BorrowedFd<'_>, spec: &JailSpec, streams: Streams) -> Result<(),
     Ok(())
 }
 
-/// Where no cgroup counts memory, a memfd is bounded as a file. Init inherits it.
-fn bound_files(spec: &JailSpec, cgroup: Option<&Cgroup>) -> Result<(), Report> {
-    if omitted(Layer::Rlimits) || cgroup.is_some_and(|cgroup| cgroup.has("memory")) {
+/// Limits per process that stand in for what no cgroup counts. Init inherits them.
+fn stand_in(spec: &JailSpec, cgroup: Option<&Cgroup>) -> Result<(), JailError> {
+    let counted = |controller| cgroup.is_some_and(|cgroup| cgroup.has(controller));
+    if omitted(Layer::Rlimits) {
         return Ok(());
     }
-    rlimits::bound_files(spec.limits.memory_bytes).map_err(|error| refusal(&error))
+    if !counted("memory") {
+        rlimits::bound_files(spec.limits.memory_bytes)?;
+    }
+    if !counted("cpu") {
+        rlimits::bound_cpu_time(spec.limits.cpu_seconds)?;
+    }
+    Ok(())
 }
 
 fn remove(cgroup: Option<Cgroup>) {
@@ -191,14 +206,16 @@ impl Starting {
     /// Forks init. In the child this does not return.
     fn fork(spec: &JailSpec, streams: Streams) -> Result<Self, Report> {
         let privileged = rustix::process::geteuid().is_root();
+        // Root of a container or a plain user namespace may lack the privilege all the same: then
+        // init opens them, as for an ordinary user.
         let sources = if privileged {
-            Sources::open(&spec.trees).map_err(|error| refusal(&error))?
+            Sources::open(&spec.trees).unwrap_or_default()
         } else {
             Sources::default()
         };
         if privileged {
             // The server's groups must not follow into the sandbox; without privilege they cannot be left.
-            rustix::thread::set_thread_groups(&[]).map_err(|error| failure(&error))?;
+            rustix::thread::set_thread_groups(&[]).ok();
         }
         let (ours, theirs) = Channel::pair().map_err(|error| failure(&error))?;
         let surroundings = init::Surroundings {
@@ -243,9 +260,12 @@ impl Starting {
                     .map_err(|error| failure(&error))
             });
         if let Err(report) = prepared {
-            self.end();
+            self.end(None);
             return Err(report);
         }
+        // The first to die when the host runs out of memory, and never exempt from its own limit.
+        // From outside: once it has the sandbox's user, init may not.
+        fs::write(format!("/proc/{init}/oom_score_adj"), "500").ok();
         self.channel.send(&[1]);
         Ok(self)
     }
@@ -269,9 +289,22 @@ impl Starting {
 
     /// Kills everything in the sandbox and waits until it is gone: the kernel reaps the whole pid
     /// namespace before it lets its init be waited for.
-    fn end(&self) -> u64 {
+    fn end(&self, cgroup: Option<&Cgroup>) -> u64 {
         rustix::process::pidfd_send_signal(&self.handle, Signal::KILL).ok();
+        while !self.is_dead_within(GRACE) {
+            // Init must run to die, and what it is to take with it competes for the processor:
+            // that goes first, and with whatever processor there is.
+            match cgroup {
+                Some(cgroup) => cgroup.kill(),
+                None => watch::kill(self.init.as_raw_nonzero().get()),
+            }
+        }
         sys::wait_with_usage(self.init.as_raw_nonzero().get()).unwrap_or(0)
+    }
+
+    fn is_dead_within(&self, time: Timespec) -> bool {
+        let mut polled = [PollFd::new(&self.handle, PollFlags::IN)];
+        rustix::event::poll(&mut polled, Some(&time)) == Ok(1)
     }
 
     /// Watches until the program, the server or a limit ends it.
@@ -281,7 +314,9 @@ impl Starting {
         spec: &JailSpec,
         cgroup: Option<&Cgroup>,
     ) -> Result<(Cause, u64), String> {
-        let watch = (!cgroup.is_some_and(|cgroup| cgroup.has("memory")))
+        // A test build that leaves the cgroup out leaves its stand-in out too.
+        let counted = cgroup.is_some_and(|cgroup| cgroup.has("memory")) || omitted(Layer::Cgroup);
+        let watch = (!counted)
             .then(|| MemoryWatch::new(self.init.as_raw_nonzero().get(), spec.limits.memory_bytes));
         let cause = loop {
             match self.wait(socket, cgroup, watch.is_some()) {
@@ -299,7 +334,7 @@ impl Starting {
         } else {
             0
         };
-        let cpu_ms = self.end().max(seen_ms);
+        let cpu_ms = self.end(cgroup).max(seen_ms);
         let cpu_ms = cgroup.and_then(Cgroup::cpu_ms).unwrap_or(cpu_ms);
         // The kernel's count is the last word: with one limit for the group it also kills init.
         let cause = if cgroup.is_some_and(Cgroup::ran_out_of_memory) {

@@ -47,6 +47,8 @@ fn enter(
     outside: &Outside,
 ) -> Result<Vec<LayerReport>, JailError> {
     let mut layers = Layers::of(spec);
+    // What is made below must not depend on how the server was started.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     // Before anything else: a failure below must never be seen by, or reach, an inherited descriptor.
     layers.step(Layer::Descriptors, descriptors::close_inherited)?;
     // Ids first: files made from here on belong to the sandbox's user, not to ours.
@@ -65,6 +67,7 @@ fn enter(
     layers.step(Layer::PidNamespace, || {
         namespaces::limit_pids(spec.limits.pids)
     })?;
+    namespaces::limit_watches();
     layers.step(Layer::MountNamespace, || {
         outside.left(Layer::MountNamespace)
     })?;
@@ -76,6 +79,10 @@ fn enter(
     })?;
     // Before the host's /proc is out of sight: the kernel wants to see one to give one.
     layers.step(Layer::ProcSubset, || root.mount_proc())?;
+    if omitted(Layer::ProcSubset) {
+        // Left out is the subset, not `/proc`.
+        root.mount_proc()?;
+    }
     // From here on no host path can be named.
     layers.step(Layer::MountNamespace, || root.enter())?;
     layers.step(Layer::ReadOnlyRoot, rootfs::make_read_only)?;
@@ -103,7 +110,7 @@ impl<'a> Layers<'a> {
         layer: Layer,
         step: impl FnOnce() -> Result<String, JailError>,
     ) -> Result<(), JailError> {
-        if omitted(layer) {
+        if skipped(layer) {
             self.note(
                 layer,
                 spec::State::Missing,
@@ -137,6 +144,13 @@ impl<'a> Layers<'a> {
             }),
         }
     }
+}
+
+/// Whether a layer's steps are skipped. Those of the mount namespace never are: without one, the
+/// rest would be built over the host's directories. A test build that is to leave it out keeps the
+/// host's root in sight instead (`Root::build`).
+fn skipped(layer: Layer) -> bool {
+    omitted(layer) && layer != Layer::MountNamespace
 }
 
 /// Whether a test build leaves this layer out, so that an escape test can show what it stops.

@@ -6,7 +6,7 @@ use rustix::process::{Gid, Uid};
 
 use crate::{
     error::JailError,
-    omitted,
+    omitted, skipped,
     spec::{INNER_ID, Layer},
     sys::{self, Side},
 };
@@ -81,7 +81,7 @@ fn current(layer: Layer) -> Option<PathBuf> {
 pub(crate) fn fork_init() -> Result<Side, JailError> {
     let flags = NAMESPACES
         .iter()
-        .filter(|(layer, _)| !omitted(*layer))
+        .filter(|(layer, _)| !skipped(*layer))
         .fold(0, |flags, (_, flag)| flags | flag);
     // The flags succeed or fail as one; without privilege it is the user namespace that is refused.
     sys::fork_into(flags).map_err(JailError::at(
@@ -225,6 +225,17 @@ pub(crate) fn set_names() -> Result<String, JailError> {
     rustix::system::setdomainname(b"")
         .map_err(JailError::at(Layer::UtsNamespace, "setdomainname"))?;
     Ok("host name `sandbox`".to_owned())
+}
+
+/// Bounds inotify in this user namespace: instances are also counted for the server's own user,
+/// who would be left without. Kernels that do not count them per namespace go on as they are.
+pub(crate) fn limit_watches() {
+    for (name, most) in [
+        ("max_inotify_instances", "16"),
+        ("max_inotify_watches", "4096"),
+    ] {
+        crate::rootfs::write_own_sysctl(&format!("user/{name}"), most).ok();
+    }
 }
 
 /// Limits pids inside the namespace, where the kernel counts them per namespace (6.14 and later).

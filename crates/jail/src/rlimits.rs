@@ -11,16 +11,23 @@ use crate::{
 /// watch sees it only while it is mapped. Set by the keeper on itself, and inherited. Where a
 /// cgroup counts, a file may be as sparse as it likes: what it really holds is charged.
 pub(crate) fn bound_files(bytes: u64) -> Result<(), JailError> {
-    let host = rustix::process::getrlimit(Resource::Fsize).maximum;
-    let most = Some(host.map_or(bytes, |host| host.min(bytes)));
-    rustix::process::setrlimit(
-        Resource::Fsize,
-        Rlimit {
-            current: most,
-            maximum: most,
-        },
-    )
-    .map_err(JailError::at(Layer::Rlimits, "set Fsize"))
+    lower(Resource::Fsize, bytes)
+}
+
+/// Bounds the CPU time of each process, for where no cgroup counts it. Set as [`bound_files`] is.
+pub(crate) fn bound_cpu_time(seconds: u64) -> Result<(), JailError> {
+    lower(Resource::Cpu, seconds)
+}
+
+fn lower(resource: Resource, most: u64) -> Result<(), JailError> {
+    let host = rustix::process::getrlimit(resource).maximum;
+    let most = Some(host.map_or(most, |host| host.min(most)));
+    let limit = Rlimit {
+        current: most,
+        maximum: most,
+    };
+    rustix::process::setrlimit(resource, limit)
+        .map_err(JailError::at(Layer::Rlimits, format!("set {resource:?}")))
 }
 
 /// Sets the limits, each at most what the host already allows.
@@ -37,7 +44,6 @@ pub(crate) fn set(limits: &JailLimits) -> Result<String, JailError> {
             Resource::Data,
             limits.memory_bytes + limits.pids * (8 << 20),
         ),
-        (Resource::Cpu, limits.cpu_seconds),
         (Resource::Stack, 64 << 20),
         (Resource::Memlock, 64 << 10),
         (Resource::Msgqueue, 0),

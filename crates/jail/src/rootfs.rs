@@ -1,8 +1,10 @@
 //! The file system of a sandbox: built on a tmpfs, entered with `pivot_root`, then read-only.
 
 use std::{
-    fs, io,
-    os::fd::{AsFd, OwnedFd},
+    cell::Cell,
+    fs,
+    io::{self, Read},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
     os::unix::fs::{FileTypeExt, MetadataExt, symlink},
     path::{Path, PathBuf},
 };
@@ -21,6 +23,14 @@ use crate::{
 /// Where the new root is put together before it is entered. Any directory that every Linux has
 /// will do: only this namespace sees the mount.
 const STAGING: &str = "/tmp";
+
+/// What a test build shows in place of a layer that it leaves out: host path, path inside.
+const LEFT_IN_SIGHT: [(Layer, &str, &str); 3] = [
+    (Layer::MountNamespace, "/", "/host"),
+    (Layer::PrivateDev, "/dev", "/dev"),
+    // Whoever has no pid namespace of their own may not mount a proc.
+    (Layer::PidNamespace, "/proc", "/proc"),
+];
 
 /// The trees of the spec as mounts that hang nowhere yet.
 #[derive(Debug, Default)]
@@ -61,6 +71,8 @@ pub(crate) fn make_private() -> Result<String, JailError> {
 #[derive(Debug)]
 pub(crate) struct Root {
     staging: &'static Path,
+    /// Trees that are the host's own objects, for want of an overlay.
+    bind_mounts: Cell<usize>,
 }
 
 impl Root {
@@ -76,9 +88,15 @@ impl Root {
         } else {
             sources
         };
+        let left = LEFT_IN_SIGHT
+            .into_iter()
+            .filter(|(layer, ..)| crate::omitted(*layer))
+            .map(|(_, source, target)| Ok((target, open_tree(source)?)))
+            .collect::<Result<Vec<_>, JailError>>()?;
         mount_tmpfs(STAGING, 16 << 20, "755")?;
         let root = Self {
             staging: Path::new(STAGING),
+            bind_mounts: Cell::new(0),
         };
         for (tree, source) in spec.trees.iter().zip(sources.0) {
             root.place(tree, &source)?;
@@ -92,6 +110,11 @@ impl Root {
             let path = root.inside(&file.path)?;
             make_parents(&path)?;
             fs::write(&path, &file.content).map_err(failed(format!("write {}", file.path)))?;
+        }
+        for (target, source) in left {
+            let target = root.inside(target)?;
+            make_mount_point(&target, true)?;
+            attach(&source, &target)?;
         }
         root.writable("/tmp", spec.limits.tmp_bytes)?;
         root.writable("/workspace", spec.limits.workspace_bytes)?;
@@ -108,36 +131,47 @@ impl Root {
                 .map_err(failed(format!("make {} read-only", tree.source)))?;
         }
         let target = self.inside(&tree.target)?;
-        let is_directory = rustix::fs::fstat(source)
-            .map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir())
-            .map_err(failed(format!("stat {}", tree.source)))?;
-        make_mount_point(&target, is_directory)?;
-        if tree.opaque && is_directory && self.place_opaque(&target, source).is_ok() {
-            return Ok(());
+        let stat = rustix::fs::fstat(source).map_err(failed(format!("stat {}", tree.source)))?;
+        if !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir() {
+            return copy_file(source, &target);
         }
+        make_mount_point(&target, true)?;
+        // An overlay of one layer is read-only by itself.
+        let overlay = !crate::omitted(Layer::ReadOnlyRoot)
+            && (tree.opaque || !has_mounts_below(&tree.source));
+        if overlay {
+            return self.place_overlay(&target, source);
+        }
+        self.bind_mounts.set(self.bind_mounts.get() + 1);
         attach(source, &target)
     }
 
-    /// Shows the tree through a read-only overlay whose options are relative names: mountinfo then
-    /// says `lowerdir=tree:empty` where a bind mount would print the host's path.
-    fn place_opaque(&self, target: &Path, source: &OwnedFd) -> Result<(), JailError> {
+    /// Shows the tree through a read-only overlay. Its directories and files are other objects than
+    /// the host's: what is watched, locked or connected to inside is not what the host uses. Its
+    /// options are relative names: mountinfo says `lowerdir=tree:empty` where a bind mount would
+    /// print the host's path. A kernel that refuses the overlay gets the bind mount.
+    fn place_overlay(&self, target: &Path, source: &OwnedFd) -> Result<(), JailError> {
         let workbench = self.inside("/.build")?;
         let (lower, empty) = (workbench.join("tree"), workbench.join("empty"));
         for directory in [&lower, &empty] {
             fs::create_dir_all(directory).map_err(failed("make the overlay's directories"))?;
         }
         attach(source, &lower)?;
-        let here = std::env::current_dir().map_err(failed("read the working directory"))?;
         std::env::set_current_dir(&workbench).map_err(failed("enter the overlay's directory"))?;
         let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
         let mounted =
             rustix::mount::mount("overlay", target, "overlay", flags, c"lowerdir=tree:empty");
-        std::env::set_current_dir(here).map_err(failed("leave the overlay's directory"))?;
-        // The overlay keeps its own hold on the lower tree.
-        rustix::mount::unmount(&lower, UnmountFlags::DETACH)
-            .map_err(failed("detach the lower tree"))?;
-        fs::remove_dir_all(&workbench).map_err(failed("remove the overlay's directories"))?;
-        mounted.map_err(failed("mount the overlay"))
+        // Not back to where we were: that may lie below the staging place, or be closed to us.
+        std::env::set_current_dir("/").map_err(failed("leave the overlay's directory"))?;
+        if mounted.is_ok() {
+            // The overlay keeps its own hold on the lower tree.
+            rustix::mount::unmount(&lower, UnmountFlags::DETACH)
+                .map_err(failed("detach the lower tree"))?;
+        } else {
+            rustix::mount::mount_move(&lower, target).map_err(failed("move the tree"))?;
+            self.bind_mounts.set(self.bind_mounts.get() + 1);
+        }
+        fs::remove_dir_all(&workbench).map_err(failed("remove the overlay's directories"))
     }
 
     /// A private writable directory, bounded in bytes and inodes.
@@ -198,6 +232,9 @@ impl Root {
 
     /// `/proc` with processes only: no host facts, nothing to write that matters.
     pub(crate) fn mount_proc(&self) -> Result<String, JailError> {
+        if crate::omitted(Layer::PidNamespace) {
+            return Ok("the host's, in a test build".to_owned());
+        }
         let target = self.inside("/proc")?;
         fs::create_dir_all(&target).map_err(failed("make /proc"))?;
         let subset = if crate::omitted(Layer::ProcSubset) {
@@ -224,7 +261,11 @@ impl Root {
         // The old root now lies over the new one; its last name goes with this.
         rustix::mount::unmount(".", UnmountFlags::DETACH).map_err(failed("detach the old root"))?;
         std::env::set_current_dir("/workspace").map_err(failed("enter /workspace"))?;
-        Ok(String::new())
+        let bound = match self.bind_mounts.get() {
+            0 => String::new(),
+            count => format!("{count} trees are bind mounts, which show their host path"),
+        };
+        Ok(bound)
     }
 
     /// A path inside, as a path at the staging place. The spec is ours, but a `..` in it would be
@@ -310,6 +351,31 @@ fn mount_tmpfs(target: impl AsRef<Path>, bytes: u64, mode: &str) -> Result<(), J
         &*to_c(&options)?,
     )
     .map_err(failed(format!("mount a tmpfs at {}", target.display())))
+}
+
+/// A single file is copied, not shown: every program of the host that opens it could be watched.
+fn copy_file(source: &OwnedFd, target: &Path) -> Result<(), JailError> {
+    const LARGEST: u64 = 4 << 20;
+    let step = || format!("copy {}", target.display());
+    make_parents(target)?;
+    // The tree's descriptor only names it.
+    let path = format!("/proc/self/fd/{}", source.as_raw_fd());
+    let mut bytes = Vec::new();
+    let file = fs::File::open(path).map_err(failed(step()))?;
+    file.take(LARGEST)
+        .read_to_end(&mut bytes)
+        .map_err(failed(step()))?;
+    fs::write(target, bytes).map_err(failed(step()))
+}
+
+/// Whether something is mounted below a directory: an overlay would not show it.
+fn has_mounts_below(directory: &str) -> bool {
+    let inside = format!("{directory}/");
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    mounts
+        .lines()
+        .filter_map(|line| line.split(' ').nth(4))
+        .any(|point| point.starts_with(&inside))
 }
 
 fn attach(tree: &OwnedFd, target: &Path) -> Result<(), JailError> {

@@ -14,9 +14,6 @@ use crate::{
 ///
 /// The first required layer that could not be installed; the caller must exit at once.
 pub(crate) fn seal(spec: &JailSpec, layers: &mut Layers<'_>) -> Result<(), JailError> {
-    // The first to die when the host runs out of memory, and never exempt from its own limit.
-    std::fs::write("/proc/self/oom_score_adj", "500").ok();
-    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     layers.step(Layer::Rlimits, || rlimits::set(&spec.limits))?;
     layers.step(Layer::Capabilities, capabilities::drop_all)?;
     layers.step(Layer::NoNewPrivs, no_new_privs)?;

@@ -31,7 +31,7 @@ pub(crate) fn install() -> Result<String, JailError> {
 }
 
 /// The calls allowed by [`conditional`] rules.
-const CONDITIONAL: usize = 4;
+const CONDITIONAL: usize = 10;
 
 /// The compiled filter.
 fn program() -> Result<BpfProgram, String> {
@@ -188,7 +188,18 @@ fn conditional() -> Result<[(i64, Vec<SeccompRule>); CONDITIONAL], seccompiler::
             )?])
         })
         .collect::<Result<_, _>>()?;
+    // Of oneself only. Pid 1 of the sandbox has the same user: starved by its priority, or robbed of
+    // its descriptors, it could not end the sandbox.
+    let own = || dword(0, SeccompCmpOp::Eq, 0);
+    let only_own = || SeccompRule::new(vec![own()?]).map(|rule| vec![rule]);
+    let own_priority = SeccompRule::new(vec![own()?, dword(1, SeccompCmpOp::Eq, 0)?])?;
     Ok([
+        (libc::SYS_prlimit64, only_own()?),
+        (libc::SYS_sched_setaffinity, only_own()?),
+        (libc::SYS_sched_setattr, only_own()?),
+        (libc::SYS_sched_setparam, only_own()?),
+        (libc::SYS_sched_setscheduler, only_own()?),
+        (libc::SYS_setpriority, vec![own_priority]),
         (libc::SYS_clone, vec![no_namespace]),
         (libc::SYS_ioctl, ioctls),
         (libc::SYS_personality, vec![personality]),
@@ -363,7 +374,6 @@ const ALLOWED: &[i64] = &[
     libc::SYS_kill,
     libc::SYS_pidfd_open,
     libc::SYS_pidfd_send_signal,
-    libc::SYS_prlimit64,
     libc::SYS_restart_syscall,
     libc::SYS_rseq,
     libc::SYS_sched_get_priority_max,
@@ -373,15 +383,10 @@ const ALLOWED: &[i64] = &[
     libc::SYS_sched_getparam,
     libc::SYS_sched_getscheduler,
     libc::SYS_sched_rr_get_interval,
-    libc::SYS_sched_setaffinity,
-    libc::SYS_sched_setattr,
-    libc::SYS_sched_setparam,
-    libc::SYS_sched_setscheduler,
     libc::SYS_sched_yield,
     libc::SYS_set_robust_list,
     libc::SYS_set_tid_address,
     libc::SYS_setpgid,
-    libc::SYS_setpriority,
     libc::SYS_setrlimit,
     libc::SYS_setsid,
     libc::SYS_tgkill,

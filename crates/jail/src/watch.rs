@@ -4,6 +4,8 @@
 
 use std::{collections::HashMap, fs};
 
+use rustix::process::{Pid, Signal};
+
 /// Bytes in a kilobyte of `/proc` files.
 const KIB: u64 = 1024;
 
@@ -60,6 +62,16 @@ fn ticks_of(pid: i32) -> Option<u64> {
             .filter_map(|field| field.parse::<u64>().ok())
             .sum(),
     )
+}
+
+/// Kills a whole family, for a sandbox without a cgroup whose init is kept from dying.
+pub(crate) fn kill(init: i32) {
+    for pid in family_of(init, &parents())
+        .into_iter()
+        .filter_map(Pid::from_raw)
+    {
+        rustix::process::kill_process(pid, Signal::KILL).ok();
+    }
 }
 
 /// Every process of the host with its parent. A pid namespace's orphans go to its init, so the

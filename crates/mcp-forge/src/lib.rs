@@ -1,6 +1,6 @@
 //! MCP-Forge: an agent's Python in a sealed sandbox, with the user's MCP servers as functions.
 //!
-//! Read `service.rs` first: it is the application. One execution is `turn.rs`; where sandboxes
+//! Read `service/mod.rs` first: it is the application. One execution is `turn/`; where sandboxes
 //! come from is `engine/`; the sandbox itself is built by the crate `jail`.
 #![forbid(unsafe_code)]
 
@@ -13,4 +13,5 @@ pub mod limits;
 pub mod mcp;
 pub mod runner;
 pub mod service;
+mod text;
 pub mod turn;

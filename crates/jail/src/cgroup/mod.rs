@@ -7,6 +7,8 @@ use std::{
     time::Duration,
 };
 
+use rustix::process::{Pid, Signal};
+
 use crate::spec::JailLimits;
 
 mod v1;
@@ -177,10 +179,35 @@ impl Cgroup {
             })
     }
 
+    /// Kills every process in it, and lets them have the processor to die.
+    pub fn kill(&self) {
+        for directory in &self.directories {
+            // v1's quota holds for the dying too.
+            fs::write(directory.path.join("cpu.cfs_quota_us"), "-1").ok();
+            if fs::write(directory.path.join("cgroup.kill"), "1").is_ok() {
+                return;
+            }
+        }
+        let members = self
+            .memory()
+            .map(|directory| directory.path.join("cgroup.procs"));
+        let members = members
+            .and_then(|path| fs::read_to_string(path).ok())
+            .unwrap_or_default();
+        for pid in members
+            .lines()
+            .filter_map(|line| Pid::from_raw(line.parse().ok()?))
+        {
+            rustix::process::kill_process(pid, Signal::KILL).ok();
+        }
+    }
+
     /// Removes the directories, once every process is gone. What stays busy for a second is left
     /// for [`remove_stale`].
     pub fn remove(self) {
         for directory in self.directories {
+            // v1 keeps a removed cgroup for as long as a page of the file cache is charged to it.
+            fs::write(directory.path.join("memory.force_empty"), "0").ok();
             for _ in 0..100 {
                 match fs::remove_dir(&directory.path) {
                     Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {

@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 use super::{
     directory::{self, FileName},
     error::AuditError,
-    record::{self, Draft, NO_HASH, RESERVED},
+    record::{self, Draft, NO_HASH, RESERVED, fields},
 };
 
 /// Requests to the disk that may wait; while it is slow, one serves many records.
@@ -72,11 +72,8 @@ impl Chain {
                 source,
             })?,
         };
-        let fields = json!({ "version": env!("CARGO_PKG_VERSION"), "pid": std::process::id() });
-        chain.append(
-            "chain.started",
-            fields.as_object().cloned().unwrap_or_default(),
-        )?;
+        let about = json!({ "version": env!("CARGO_PKG_VERSION"), "pid": std::process::id() });
+        chain.append("chain.started", fields(about))?;
         Ok(chain)
     }
 
@@ -118,18 +115,17 @@ impl Chain {
             } else {
                 metadata.len().into()
             };
-            let fields = json!({ "file": self.name.text(), "expected_bytes": self.length, "found_bytes": found });
+            let damage = json!({ "file": self.name.text(), "expected_bytes": self.length, "found_bytes": found });
             self.next_file()?;
-            self.write(
-                "chain.damaged",
-                fields.as_object().cloned().unwrap_or_default(),
-            )?;
+            self.write("chain.damaged", fields(damage))?;
         } else if self.length >= self.max_file_bytes {
             self.next_file()?;
         }
         if self.missed > 0 {
-            let fields = json!({ "missed_records": self.missed });
-            self.write("chain.gap", fields.as_object().cloned().unwrap_or_default())?;
+            self.write(
+                "chain.gap",
+                fields(json!({ "missed_records": self.missed })),
+            )?;
             self.missed = 0;
         }
         Ok(())

@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 
 pub use error::AuditError;
 pub use read::{Follower, follow};
+pub(crate) use record::fields;
 pub use verify::{Break, ChainReport, Verification, verify};
 
 mod chain;
@@ -106,11 +107,6 @@ impl Audit {
     /// [`AuditError::Read`].
     pub fn newest(&self, count: usize) -> Result<Vec<Value>, AuditError> {
         newest(&self.directory, count)
-    }
-
-    /// The directory of the files.
-    pub fn directory(&self) -> &Path {
-        &self.directory
     }
 
     fn chain(&self) -> MutexGuard<'_, chain::Chain> {

@@ -1,7 +1,7 @@
 //! One record: a line of JSON that ends with the SHA-256 of itself.
 
 use jiff::Timestamp;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 /// The hash before a chain's first record.
@@ -38,22 +38,19 @@ pub(super) struct Draft<'a> {
 
 /// Makes the line, newline included, and its hash.
 pub(super) fn seal(draft: Draft<'_>) -> (String, String) {
-    let mut fields = bound_fields(draft.fields);
-    if text_of(&fields).len() > MAX_LINE_BYTES / 2 {
-        fields = Map::from_iter([(
-            "oversized".to_owned(),
-            digest_of(text_of(&fields).as_bytes()),
-        )]);
+    let mut own = fields(bound(Value::Object(draft.fields), 0));
+    if text_of(&own).len() > MAX_LINE_BYTES / 2 {
+        own = fields(json!({ "oversized": digest_of(text_of(&own).as_bytes()) }));
     }
     let mut record = Map::new();
     record.insert("sequence".to_owned(), draft.sequence.into());
     record.insert("timestamp".to_owned(), show_time(Timestamp::now()).into());
     record.insert("monotonic_ms".to_owned(), draft.monotonic_ms.into());
     record.insert("event".to_owned(), draft.event.into());
-    record.extend(fields);
+    record.extend(own);
     record.insert("previous".to_owned(), draft.previous.into());
     let body = text_of(&record);
-    let hash = hex(&Sha256::digest(&body));
+    let hash = format!("{:x}", Sha256::digest(&body));
     let open = body.strip_suffix('}').unwrap_or(&body);
     (format!("{open}{HASH_START}{hash}{HASH_END}\n"), hash)
 }
@@ -82,7 +79,7 @@ pub(super) fn open(line: &[u8]) -> Result<Found, &'static str> {
         .chain_update(open)
         .chain_update("}")
         .finalize();
-    if hex(&computed) != hash {
+    if format!("{computed:x}") != hash {
         return Err("the line does not have the hash that it ends with: it was changed");
     }
     let record: Value = serde_json::from_str(line).map_err(|_| "the line is not JSON")?;
@@ -97,16 +94,17 @@ pub(super) fn open(line: &[u8]) -> Result<Found, &'static str> {
     })
 }
 
-/// RFC 3339 in UTC with milliseconds: as text, it sorts as the times do.
-pub(super) fn show_time(time: Timestamp) -> String {
-    format!("{time:.3}")
-}
-
-fn bound_fields(fields: Map<String, Value>) -> Map<String, Value> {
-    match bound(Value::Object(fields), 0) {
+/// The members of a JSON object that was written as one.
+pub(crate) fn fields(object: Value) -> Map<String, Value> {
+    match object {
         Value::Object(fields) => fields,
         _ => Map::new(),
     }
+}
+
+/// RFC 3339 in UTC with milliseconds: as text, it sorts as the times do.
+pub(super) fn show_time(time: Timestamp) -> String {
+    format!("{time:.3}")
 }
 
 /// Untrusted text may be of any size: what is cut is named by its size and hash.
@@ -149,28 +147,17 @@ fn cut(text: String) -> String {
     }
     let kept = &text[..text.floor_char_boundary(MAX_TEXT_BYTES)];
     format!(
-        "{kept}… ({} bytes, sha256 {})",
+        "{kept}… ({} bytes, sha256 {:x})",
         text.len(),
-        hex(&Sha256::digest(&text))
+        Sha256::digest(&text)
     )
 }
 
 fn digest_of(bytes: &[u8]) -> Value {
-    serde_json::json!({ "bytes": bytes.len(), "sha256": hex(&Sha256::digest(bytes)) })
+    json!({ "bytes": bytes.len(), "sha256": format!("{:x}", Sha256::digest(bytes)) })
 }
 
 fn text_of(map: &Map<String, Value>) -> String {
     // A map of JSON values always serialises.
     serde_json::to_string(map).unwrap_or_default()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digits = bytes.iter().flat_map(|byte| {
-        [
-            DIGITS[usize::from(byte >> 4)],
-            DIGITS[usize::from(byte & 15)],
-        ]
-    });
-    digits.map(char::from).collect()
 }

@@ -11,13 +11,6 @@ use serde_json::{Map, Value, json};
 
 use super::*;
 
-fn fields(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(fields) => fields,
-        other => panic!("{other} is no object"),
-    }
-}
-
 fn files(directory: &Path) -> Vec<PathBuf> {
     let mut files: Vec<_> = fs::read_dir(directory)
         .unwrap()

@@ -45,9 +45,7 @@ impl Place<'_> {
     fn name(&self) -> String {
         match self {
             Place::Arguments => "the arguments".to_owned(),
-            Place::Key(Place::Arguments, _) | Place::Key(..) | Place::Index(..) => {
-                format!("argument `{}`", self.path())
-            }
+            Place::Key(..) | Place::Index(..) => format!("argument `{}`", self.path()),
         }
     }
 
@@ -75,15 +73,14 @@ impl<'a> Check<'a> {
         depth: usize,
     ) -> Result<(), Stop> {
         self.spend(1, depth)?;
-        let Value::Object(rules) = self.document.resolve(schema) else {
+        let schema = self.document.resolve(schema);
+        let Value::Object(rules) = schema else {
             return Ok(());
         };
         check_type(rules, value, place)?;
         self.check_choice(rules, value, place)?;
         match value {
-            Value::Object(entries) => {
-                self.object(self.document.resolve(schema), entries, place, depth)?;
-            }
+            Value::Object(entries) => self.object(schema, entries, place, depth)?,
             Value::Array(items) => self.array(rules, items, place, depth)?,
             Value::String(text) => check_length(rules, text, place)?,
             Value::Number(_) => check_range(rules, value, place)?,

@@ -1,6 +1,7 @@
 //! One live connection to an upstream, and the task that watches it until nothing of it is left.
 
 use std::{
+    collections::BTreeMap,
     pin::pin,
     sync::{
         Arc, PoisonError, RwLock, Weak,
@@ -90,7 +91,9 @@ impl Link {
                     Err(error) => Err(http::explain_start(&error)),
                 }
             }
-            config::Transport::Http { .. } => Self::open_http(upstream).await,
+            config::Transport::Http { url, headers } => {
+                Self::open_http(url, headers, upstream.max_message).await
+            }
         }
     }
 
@@ -114,11 +117,15 @@ impl Link {
         }
     }
 
-    async fn open_http(upstream: &Upstream) -> Result<Self, String> {
+    async fn open_http(
+        url: &str,
+        headers: &BTreeMap<String, String>,
+        max_message: usize,
+    ) -> Result<Self, String> {
         let mut pauses = CONNECT_PAUSES.iter();
         loop {
             let closing = Arc::new(Closing::default());
-            let transport = http::transport(&upstream.config.transport, upstream.max_message)?;
+            let transport = http::transport(url, headers, max_message)?;
             let error = match Self::shake_hands(transport, None, &closing, newest()).await {
                 Ok(link) => return Ok(link),
                 Err(error) => error,
@@ -313,17 +320,11 @@ async fn watch(
         Some(process) => process.stop(EXIT_PATIENCE).await,
         None => None,
     };
-    let tail = stderr.tail();
-    let tail = if tail.is_empty() {
-        String::new()
-    } else {
-        format!("; its standard error ends with: {tail}")
-    };
     let status = status.map_or_else(
         || "it closed the connection".to_owned(),
         |status| format!("its process ended with {status}"),
     );
-    closing.close(format!("{status}{tail}"));
+    closing.close(format!("{status}{}", stderr.last_words()));
     let reason = closing.reason().unwrap_or_default();
     if let Some(upstream) = upstream.upgrade() {
         upstream.lost(&connection, since.elapsed(), reason);

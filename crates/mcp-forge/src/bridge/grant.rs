@@ -21,13 +21,13 @@ use tokio::{
 };
 
 use super::{
-    answer, arguments, connection::Connection, http, schema::serialised_len, stub::Passing, text,
-    tools::Entry, upstream::Upstream,
+    answer, arguments, connection::Connection, http, stub::Passing, text, tools::Entry,
+    upstream::Upstream,
 };
 use crate::{
     config::BridgeLimits,
     runner::wire::{Stub, ToolFailure, ToolFailureKind, ToolValue},
-    turn::Tools,
+    turn::{Tools, json_size},
 };
 
 /// Pauses before a call that was never sent is tried again.
@@ -64,7 +64,7 @@ impl Grant {
     pub fn stubs(&self) -> Vec<Stub> {
         self.tools
             .values()
-            .map(|granted| granted.entry.shape.stub.clone())
+            .map(|granted| granted.entry.info.stub.clone())
             .collect()
     }
 
@@ -83,8 +83,7 @@ impl Grant {
         Ok(())
     }
 
-    fn count_bytes(&self, bytes: usize) -> Result<(), ToolFailure> {
-        let bytes = bytes as u64;
+    fn count_bytes(&self, bytes: u64) -> Result<(), ToolFailure> {
         let most = self.limits.max_bytes;
         let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
         if before.saturating_add(bytes) > most {
@@ -98,15 +97,15 @@ impl Grant {
     }
 
     fn result(&self, granted: &Granted, answer: CallToolResult) -> Result<ToolValue, ToolFailure> {
-        let bytes = serialised_len(&(&answer.content, &answer.structured_content));
-        if bytes > self.limits.max_answer_bytes {
-            let most = self.limits.max_answer_bytes;
+        let bytes = json_size(&(&answer.content, &answer.structured_content));
+        let most = self.limits.max_answer_bytes;
+        if bytes > most as u64 {
             return Err(limit(format!(
                 "the answer has {bytes} bytes; one answer may have {most}"
             )));
         }
         self.count_bytes(bytes)?;
-        let unwrap = granted.entry.shape.unwrap.as_deref();
+        let unwrap = granted.entry.unwrap.as_deref();
         answer::unwrapped(answer, unwrap).map_err(|mut failure| {
             failure.message = granted.upstream.secrets.redact(&failure.message);
             failure
@@ -137,7 +136,7 @@ impl Tools for Grant {
             ));
         };
         let arguments = granted.arguments(arguments)?;
-        self.count_bytes(serialised_len(&arguments))?;
+        self.count_bytes(json_size(&arguments))?;
         // Never closed; an error could only mean that the grant is gone.
         let _slot = self
             .slots
@@ -170,7 +169,7 @@ impl Granted {
                 format!("{}: {message}", self.entry.info.name),
             )
         };
-        match &self.entry.shape.passing {
+        match &self.entry.passing {
             Passing::Named { drop_null } => {
                 for key in drop_null {
                     if arguments.get(key) == Some(&Value::Null) {

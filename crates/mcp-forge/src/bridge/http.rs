@@ -1,6 +1,9 @@
 //! Streamable HTTP upstreams: secret headers, bounded answers, and errors in plain words.
 
-use std::{collections::HashMap, error::Error};
+use std::{
+    collections::{BTreeMap, HashMap},
+    error::Error,
+};
 
 use http::{HeaderName, HeaderValue};
 use rmcp::{
@@ -13,7 +16,6 @@ use rmcp::{
 };
 
 use super::text;
-use crate::config;
 
 type HttpError = StreamableHttpError<reqwest::Error>;
 
@@ -28,17 +30,12 @@ const MAX_MESSAGE_CHARS: usize = 500;
 ///
 /// # Errors
 ///
-/// The URL or a header cannot be used. The message names it and never shows a value.
+/// A header cannot be used. The message names it and never shows a value.
 pub(super) fn transport(
-    transport: &config::Transport,
+    url: &str,
+    headers: &BTreeMap<String, String>,
     max_message: usize,
 ) -> Result<impl Transport<RoleClient> + 'static, String> {
-    let config::Transport::Http { url, headers } = transport else {
-        return Err("it is not an HTTP upstream".to_owned());
-    };
-    if !(url.starts_with("http://") || url.starts_with("https://")) {
-        return Err("its `url` must start with http:// or https://".to_owned());
-    }
     let mut custom = HashMap::new();
     for (name, value) in headers {
         let shown = text::one_line(name, 60);
@@ -50,7 +47,7 @@ pub(super) fn transport(
         value.set_sensitive(true);
         custom.insert(name, value);
     }
-    let config = StreamableHttpClientTransportConfig::with_uri(url.as_str())
+    let config = StreamableHttpClientTransportConfig::with_uri(url)
         .custom_headers(custom)
         .max_concurrent_requests(MAX_CONCURRENT)
         .max_sse_event_size(max_message)

@@ -165,11 +165,7 @@ impl Bridge {
     }
 
     /// Begins to connect to every upstream, in parallel and in the background.
-    pub fn start(self: &Arc<Self>) {
-        self.start_all();
-    }
-
-    fn start_all(&self) {
+    pub fn start(&self) {
         for upstream in self.upstreams.values() {
             upstream.start();
         }
@@ -178,7 +174,7 @@ impl Bridge {
     /// All tools. Waits until each upstream is up or has failed, each at most its own start timeout.
     pub async fn catalogue(&self) -> Catalogue {
         // All at once: they start in parallel, and waiting in turn costs only the slowest.
-        self.start_all();
+        self.start();
         for upstream in self.upstreams.values() {
             // Why one failed is in its status.
             let _ = upstream.connection().await;
@@ -276,20 +272,8 @@ impl Bridge {
     async fn unknown(&self, name: &str) -> GrantError {
         // A hint, so worth some waiting but not much.
         let _ = tokio::time::timeout(NAMES_TIMEOUT, self.catalogue()).await;
-        let connections = self
-            .upstreams
-            .values()
-            .filter_map(|upstream| upstream.current());
-        let mut available: Vec<String> = connections
-            .flat_map(|connection| {
-                connection
-                    .tools()
-                    .iter()
-                    .map(|entry| entry.info.name.clone())
-                    .collect::<Vec<_>>()
-            })
-            .collect();
-        available.sort();
+        let tools = self.known().tools;
+        let mut available: Vec<String> = tools.into_iter().map(|tool| tool.name).collect();
         let name = text::one_line(name, 100);
         let mut nearest: Vec<(f64, &String)> = available
             .iter()

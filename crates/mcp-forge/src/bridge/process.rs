@@ -193,8 +193,9 @@ impl Stderr {
         })
     }
 
-    /// The last part, on one line, with control characters escaped and secrets removed; empty if there was none.
-    pub(super) fn tail(&self) -> String {
+    /// What to add to the reason of an end: the last lines as one, with control characters escaped
+    /// and secrets removed; empty if there were none.
+    pub(super) fn last_words(&self) -> String {
         let bytes: Vec<u8> = self
             .tail
             .lock()
@@ -208,14 +209,18 @@ impl Stderr {
             .map(str::trim)
             .filter(|line| !line.is_empty())
             .collect();
+        if lines.is_empty() {
+            return String::new();
+        }
         let shown = self
             .secrets
             .redact(&lines[lines.len().saturating_sub(8)..].join(" | "));
-        shown
+        let shown = shown
             .escape_debug()
             .to_string()
             .replace("\\\"", "\"")
-            .replace("\\'", "'")
+            .replace("\\'", "'");
+        format!("; its standard error ends with: {shown}")
     }
 
     fn follow(self: &Arc<Self>, errors: ChildStderr) {

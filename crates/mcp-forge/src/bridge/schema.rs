@@ -4,8 +4,10 @@
 
 use serde_json::{Map, Value};
 
+use crate::turn::json_size;
+
 /// Bytes of one schema as JSON.
-const MAX_BYTES: usize = 256 << 10;
+const MAX_BYTES: u64 = 256 << 10;
 /// Values in one schema, objects and arrays included.
 const MAX_NODES: usize = 20_000;
 /// Nesting of one schema.
@@ -28,26 +30,7 @@ static ANYTHING: Value = Value::Bool(true);
 pub(super) fn is_bounded(schema: &Map<String, Value>) -> bool {
     let mut nodes = 0;
     let fits = schema.values().all(|value| count(value, 1, &mut nodes));
-    fits && serialised_len(schema) <= MAX_BYTES
-}
-
-/// Size of a value as JSON, without building the text.
-pub(super) fn serialised_len(value: &impl serde::Serialize) -> usize {
-    struct Counter(usize);
-    impl std::io::Write for Counter {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0 += bytes.len();
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-    let mut counter = Counter(0);
-    match serde_json::to_writer(&mut counter, value) {
-        Ok(()) => counter.0,
-        Err(_) => usize::MAX,
-    }
+    fits && json_size(schema) <= MAX_BYTES
 }
 
 /// One schema with the document that its references point into.

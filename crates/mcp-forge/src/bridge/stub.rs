@@ -4,15 +4,18 @@ use serde_json::Value;
 
 use super::{
     name,
-    schema::{Document, is_bounded, python_literal, serialised_len},
+    schema::{Document, is_bounded, python_literal},
     text,
 };
-use crate::runner::wire::{Parameter, Stub};
+use crate::{
+    runner::wire::{Parameter, Stub},
+    turn::json_size,
+};
 
 /// More parameters than this, and the tool takes one dictionary instead.
 const MAX_PARAMETERS: usize = 64;
 /// Bytes of a default that is shown, as JSON.
-const MAX_DEFAULT_BYTES: usize = 200;
+const MAX_DEFAULT_BYTES: u64 = 200;
 const MAX_DESCRIPTION_CHARS: usize = 4000;
 const MAX_PARAMETER_CHARS: usize = 400;
 const MAX_DOC_CHARS: usize = 12_000;
@@ -110,13 +113,13 @@ fn named(
     let keys: Vec<&str> = properties.iter().map(|(key, _)| *key).collect();
     let mut parameters = Vec::new();
     let mut drop_null = Vec::new();
-    let mut described = Vec::new();
+    let mut lines = Vec::new();
     for (name, (key, schema)) in name::parameters(&keys).into_iter().zip(properties) {
         let schema = known(document, schema);
         let is_required = required.contains(&key);
         let default = schema
             .get("default")
-            .filter(|default| serialised_len(default) <= MAX_DEFAULT_BYTES);
+            .filter(|default| json_size(default) <= MAX_DEFAULT_BYTES);
         let default = default.filter(|default| !default.is_null()).cloned();
         let mut annotation = document.annotation(schema);
         if !is_required && !document.takes_null(schema) {
@@ -132,13 +135,13 @@ fn named(
             default,
             annotation,
         };
-        described.push((is_required, parameter_line(&parameter, schema)));
+        lines.push((is_required, parameter_line(&parameter, schema)));
         parameters.push(parameter);
     }
     // A stable sort: required ones first, otherwise as the schema lists them.
     parameters.sort_by_key(|parameter| !parameter.required);
-    described.sort_by_key(|(is_required, _)| !is_required);
-    let lines = described.into_iter().map(|(_, line)| line).collect();
+    lines.sort_by_key(|(is_required, _)| !is_required);
+    let lines = lines.into_iter().map(|(_, line)| line).collect();
     (parameters, Passing::Named { drop_null }, lines)
 }
 
@@ -212,17 +215,18 @@ fn parameter_line(parameter: &Parameter, schema: &Value) -> String {
     if let Some(format) = schema.get("format").and_then(Value::as_str) {
         notes.push(format!("format {}", text::one_line(format, 40)));
     }
+    described(&parameter.name, &notes.join(", "), schema)
+}
+
+/// `name (notes): description`
+fn described(name: &str, notes: &str, schema: &Value) -> String {
     let description = schema
         .get("description")
         .and_then(Value::as_str)
         .unwrap_or_default();
     let description = text::one_line(description, MAX_PARAMETER_CHARS);
     let separator = if description.is_empty() { "" } else { ": " };
-    format!(
-        "{} ({}){separator}{description}",
-        parameter.name,
-        notes.join(", ")
-    )
+    format!("{name} ({notes}){separator}{description}")
 }
 
 /// The key of a result that is only a wrapper around the real value. Servers that may return
@@ -254,17 +258,8 @@ fn returned(output_schema: Option<&Value>, unwrap: Option<&str>) -> (String, Vec
         .flatten()
         .take(MAX_RESULT_KEYS)
         .map(|(key, schema)| {
-            let description = known(document, schema)
-                .get("description")
-                .and_then(Value::as_str)
-                .unwrap_or_default();
-            let description = text::one_line(description, MAX_PARAMETER_CHARS);
-            let separator = if description.is_empty() { "" } else { ": " };
             let key = python_literal(&Value::String(text::one_line(key, 60)));
-            format!(
-                "{key} ({}){separator}{description}",
-                document.annotation(schema)
-            )
+            described(&key, &document.annotation(schema), known(document, schema))
         });
     (document.annotation(schema), lines.collect())
 }

@@ -14,17 +14,18 @@ use sha2::{Digest, Sha256};
 
 use super::{
     ToolInfo, name,
-    schema::{is_bounded, serialised_len},
-    stub::{self, Described, Shape},
+    schema::is_bounded,
+    stub::{self, Described, Passing, Shape},
     text,
 };
+use crate::turn::json_size;
 
 /// Tools of one upstream; further ones are left out.
 const MAX_TOOLS: usize = 2000;
 /// Pages of `tools/list`.
 const MAX_PAGES: usize = 100;
 /// Bytes of all pages together.
-const MAX_LIST_BYTES: usize = 16 << 20;
+const MAX_LIST_BYTES: u64 = 16 << 20;
 /// Bytes of a tool's name; a longer one is left out.
 const MAX_NAME_BYTES: usize = 512;
 const MAX_TITLE_CHARS: usize = 200;
@@ -34,7 +35,9 @@ const MAX_DESCRIPTION_CHARS: usize = 8000;
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) info: ToolInfo,
-    pub(super) shape: Shape,
+    pub(super) passing: Passing,
+    /// The key of a wrapper around its answers.
+    pub(super) unwrap: Option<String>,
     /// Hash of everything that a reader or the sandbox was told of the tool.
     pub(super) digest: [u8; 32],
 }
@@ -100,14 +103,14 @@ impl Tools {
 
 async fn listed(peer: &Peer<RoleClient>, owner: &Owner) -> Result<Vec<Tool>, ServiceError> {
     let mut tools = Vec::new();
-    let mut bytes = 0_usize;
+    let mut bytes = 0_u64;
     let mut cursor = None;
     for _ in 0..MAX_PAGES {
         let page = peer
             .list_tools(Some(PaginatedRequestParams::default().with_cursor(cursor)))
             .await?;
         for tool in page.tools {
-            bytes = bytes.saturating_add(serialised_len(&tool));
+            bytes = bytes.saturating_add(json_size(&tool));
             if tools.len() == MAX_TOOLS || bytes > MAX_LIST_BYTES {
                 tracing::warn!(upstream = %owner.server, kept = tools.len(), "the upstream offers too many tools; the rest is left out");
                 return Ok(tools);
@@ -132,7 +135,12 @@ fn entry(tool: &Tool, name: String, owner: &Owner) -> Entry {
         input_schema: &input_schema,
         output_schema: output_schema.as_ref(),
     };
-    let shape = stub::build(&name, described);
+    let Shape {
+        stub,
+        signature,
+        passing,
+        unwrap,
+    } = stub::build(&name, described);
     let title = tool
         .title
         .as_deref()
@@ -145,14 +153,15 @@ fn entry(tool: &Tool, name: String, owner: &Owner) -> Entry {
             .map(|title| text::one_line(title, MAX_TITLE_CHARS))
             .filter(|title| !title.is_empty()),
         description: text::clean(description.trim(), MAX_DESCRIPTION_CHARS),
-        stub: shape.stub.clone(),
-        signature: shape.signature.clone(),
+        stub,
+        signature,
         input_schema,
         output_schema,
     };
     Entry {
         info,
-        shape,
+        passing,
+        unwrap,
         digest: digest(tool),
     }
 }

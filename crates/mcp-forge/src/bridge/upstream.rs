@@ -220,13 +220,7 @@ impl Upstream {
             Err(reason) => {
                 // What a program printed just before its end may still be in the pipe.
                 sleep(Duration::from_millis(50)).await;
-                let tail = stderr.tail();
-                let tail = if tail.is_empty() {
-                    String::new()
-                } else {
-                    format!("; its standard error ends with: {tail}")
-                };
-                let reason = self.presentable(&format!("{reason}{tail}"));
+                let reason = self.presentable(&format!("{reason}{}", stderr.last_words()));
                 tracing::warn!(upstream = %self.owner.server, %reason, "an upstream did not start");
                 self.failed(reason)
             }

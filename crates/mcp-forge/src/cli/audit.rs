@@ -6,16 +6,16 @@ use std::{
 };
 
 use serde_json::Value;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
     audit::{self, Verification},
     config::Config,
+    text::printable,
 };
 
 use super::{
-    CliError, Exit,
-    terminal::{Screen, printable},
+    CliError, Exit, Signals,
+    terminal::{Screen, print_json},
 };
 
 /// Time between looks for new records.
@@ -76,12 +76,10 @@ pub(super) async fn run(
         AuditCommand::Tail(arguments) => tail(arguments, config).await,
         AuditCommand::Verify(arguments) => {
             let verification = audit::verify(&config.audit_dir)?;
-            let mut out = io::stdout().lock();
             if arguments.json {
-                serde_json::to_writer_pretty(&mut out, &verification).map_err(io::Error::from)?;
-                writeln!(out)?;
+                print_json(&verification)?;
             } else {
-                write!(out, "{}", verification_text(&verification, screen))?;
+                write!(io::stdout(), "{}", verification_text(&verification, screen))?;
             }
             Ok(if verification.intact {
                 Exit::Success
@@ -105,14 +103,10 @@ async fn tail(arguments: TailArguments, config: &Config) -> Result<Exit, CliErro
     let Some(mut follower) = follower else {
         return Ok(Exit::Success);
     };
-    let (mut interrupt, mut terminate) = (
-        signal(SignalKind::interrupt())?,
-        signal(SignalKind::terminate())?,
-    );
+    let mut signals = Signals::watch()?;
     loop {
         tokio::select! {
-            _ = interrupt.recv() => return Ok(Exit::Success),
-            _ = terminate.recv() => return Ok(Exit::Success),
+            _ = signals.next() => return Ok(Exit::Success),
             () = tokio::time::sleep(FOLLOW_INTERVAL) => print(&follower.read()?, arguments.json)?,
         }
     }

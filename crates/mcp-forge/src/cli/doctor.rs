@@ -9,13 +9,14 @@ use rustix::fs::Access;
 use serde_json::{Value, json};
 
 use crate::{
-    config::{Config, Loaded, Profile, Transport},
+    config::{Config, Loaded, Transport},
     engine::{Engine, LayerState, Probe, native::Native},
+    text::printable,
 };
 
 use super::{
     CliError, Exit,
-    terminal::{Screen, printable, wrapped},
+    terminal::{Screen, print_json, wrapped},
 };
 
 /// Check whether this machine can run sealed sandboxes
@@ -47,13 +48,11 @@ pub(super) async fn run(
     } else {
         Exit::Failure
     };
-    let mut out = io::stdout().lock();
     if arguments.json {
-        let report = as_json(loaded, &probe, search_path);
-        serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from)?;
-        writeln!(out)?;
+        print_json(&as_json(loaded, &probe, search_path))?;
     } else {
-        write!(out, "{}", as_text(loaded, &probe, search_path, screen))?;
+        let report = as_text(loaded, &probe, search_path, screen);
+        write!(io::stdout(), "{report}")?;
     }
     Ok(exit)
 }
@@ -80,7 +79,7 @@ fn as_json(loaded: &Loaded, probe: &Probe, search_path: &str) -> Value {
             "file": loaded.file,
             "data_dir": loaded.config.data_dir,
             "audit_dir": loaded.config.audit_dir,
-            "profile": profile(&loaded.config),
+            "profile": loaded.config.profile.name(),
             "allow_degraded": loaded.config.allow_degraded,
             "warnings": loaded.warnings,
         },
@@ -90,74 +89,61 @@ fn as_json(loaded: &Loaded, probe: &Probe, search_path: &str) -> Value {
 }
 
 fn as_text(loaded: &Loaded, probe: &Probe, search_path: &str, screen: Screen) -> String {
-    let config = &loaded.config;
-    let file = loaded
-        .file
-        .as_deref()
-        .map_or("none, the defaults apply".to_owned(), show);
-    let mut lines = vec![
-        screen.bold("Configuration").to_string(),
-        format!("  file            {file}"),
-        format!("  data directory  {}", show(&config.data_dir)),
-        format!("  audit log       {}", show(&config.audit_dir)),
-        format!("  profile         {}", profile(config)),
-    ];
-    if !config.allow_degraded.is_empty() {
-        lines.push(format!(
-            "  may be missing  {}",
-            printable(&config.allow_degraded.join(", "))
-        ));
-    }
-    lines.extend(
-        loaded
-            .warnings
-            .iter()
-            .map(|warning| format!("  warning: {}", wrapped(warning, 11))),
-    );
-
-    lines.push(format!("\n{}", screen.bold("Layers")));
-    lines.extend(
-        probe
-            .layers
-            .iter()
-            .map(|layer| row(screen, &layer.name, layer.state, &layer.detail)),
-    );
-    lines.push(format!("\n{}", screen.bold("Limits")));
-    lines.extend(
-        probe
-            .limits
-            .iter()
-            .map(|limit| row(screen, &limit.name, limit.state, &limit.detail)),
-    );
-    if !probe.notes.is_empty() {
-        lines.push(format!("\n{}", screen.bold("Notes")));
-        lines.extend(
-            probe
-                .notes
-                .iter()
-                .map(|note| format!("  {}", wrapped(note, 2))),
-        );
-    }
-    lines.push(format!("\n{}", screen.bold("MCP servers")));
-    let servers: Vec<String> = upstreams(config, search_path)
+    let mut lines = Vec::new();
+    let mut section = |title: &str, rows: Vec<String>| {
+        if !rows.is_empty() {
+            lines.push(format!("{}\n{}\n", screen.bold(title), rows.join("\n")));
+        }
+    };
+    section("Configuration", configuration_rows(loaded));
+    let layers = probe.layers.iter();
+    let layers = layers.map(|layer| row(screen, &layer.name, layer.state, &layer.detail));
+    section("Layers", layers.collect());
+    let limits = probe.limits.iter();
+    let limits = limits.map(|limit| row(screen, &limit.name, limit.state, &limit.detail));
+    section("Limits", limits.collect());
+    let notes = probe.notes.iter();
+    let notes = notes.map(|note| format!("  {}", wrapped(note, 2)));
+    section("Notes", notes.collect());
+    let mut servers: Vec<String> = upstreams(&loaded.config, search_path)
         .map(|upstream| server_row(&upstream))
         .collect();
     if servers.is_empty() {
-        lines.push("  none: add them under mcp_tools (docs/configuration.md)".to_owned());
+        servers.push("  none: add them under mcp_tools (docs/configuration.md)".to_owned());
     }
-    lines.extend(servers);
-
+    section("MCP servers", servers);
     let verdict = if probe.usable {
         format!("The {} engine can run sealed sandboxes here.", probe.engine)
     } else {
         format!(
             "The {} engine cannot run sandboxes here under the profile {}.",
             probe.engine,
-            profile(config)
+            loaded.config.profile.name()
         )
     };
-    lines.push(format!("\n{}\n", screen.verdict(probe.usable, &verdict)));
+    lines.push(format!("{}\n", screen.verdict(probe.usable, &verdict)));
     lines.join("\n")
+}
+
+fn configuration_rows(loaded: &Loaded) -> Vec<String> {
+    let config = &loaded.config;
+    let file = loaded
+        .file
+        .as_deref()
+        .map_or("none, the defaults apply".to_owned(), show);
+    let mut rows = vec![
+        format!("  file            {file}"),
+        format!("  data directory  {}", show(&config.data_dir)),
+        format!("  audit log       {}", show(&config.audit_dir)),
+        format!("  profile         {}", config.profile.name()),
+    ];
+    if !config.allow_degraded.is_empty() {
+        let layers = printable(&config.allow_degraded.join(", "));
+        rows.push(format!("  may be missing  {layers}"));
+    }
+    let warnings = loaded.warnings.iter();
+    rows.extend(warnings.map(|warning| format!("  warning: {}", wrapped(warning, 11))));
+    rows
 }
 
 fn row(screen: Screen, name: &str, state: LayerState, detail: &str) -> String {
@@ -208,7 +194,7 @@ fn upstreams<'a>(
 }
 
 /// The file that starting a command would run.
-fn find_program(command: &str, search_path: &str) -> Option<PathBuf> {
+pub(super) fn find_program(command: &str, search_path: &str) -> Option<PathBuf> {
     let is_program =
         |path: &PathBuf| path.is_file() && rustix::fs::access(path, Access::EXEC_OK).is_ok();
     if command.contains('/') {
@@ -217,13 +203,6 @@ fn find_program(command: &str, search_path: &str) -> Option<PathBuf> {
     std::env::split_paths(search_path)
         .map(|directory| directory.join(command))
         .find(is_program)
-}
-
-fn profile(config: &Config) -> &'static str {
-    match config.profile {
-        Profile::Desktop => "desktop",
-        Profile::Strict => "strict",
-    }
 }
 
 fn show(path: &Path) -> String {

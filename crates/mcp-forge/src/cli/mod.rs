@@ -1,8 +1,9 @@
 //! The command line: one file a command. Parses, calls the service, prints; decides nothing else.
 
-use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc, time::Duration};
 
 use clap::{Parser, Subcommand, builder::styling};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
     audit::{Audit, AuditError},
@@ -24,6 +25,9 @@ mod tests;
 mod tools;
 
 pub use demo::DemoError;
+
+/// How long the upstreams may take to end.
+const SHUTDOWN: Duration = Duration::from_secs(5);
 
 const STYLES: styling::Styles = styling::Styles::styled()
     .header(styling::AnsiColor::Green.on_default().bold())
@@ -177,7 +181,9 @@ impl Arguments {
         match self.command {
             Command::Serve(arguments) => serve::run(arguments, loaded.config).await,
             Command::Run(arguments) => run::run(arguments, loaded.config).await,
-            Command::Demo(arguments) => demo::run(arguments, loaded.config, screen).await,
+            Command::Demo(arguments) => {
+                demo::run(arguments, loaded.config, &search_path, screen).await
+            }
             Command::Doctor(arguments) => {
                 doctor::run(arguments, &loaded, &search_path, screen).await
             }
@@ -194,4 +200,35 @@ fn service(config: Config) -> Result<Arc<Service>, CliError> {
     let engine = Arc::new(Native::new(&config));
     let bridge = Bridge::new(config.upstreams.clone(), config.bridge);
     Ok(Service::new(config, engine, bridge, audit))
+}
+
+/// Waits, bounded, until the upstreams are gone.
+async fn end_upstreams(shutdown: impl Future<Output = ()>) {
+    if tokio::time::timeout(SHUTDOWN, shutdown).await.is_err() {
+        tracing::warn!("an MCP server did not end in time");
+    }
+}
+
+/// The signals that end a command, which then cleans up.
+#[derive(Debug)]
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    /// From now on the signals do not end the process.
+    fn watch() -> io::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    async fn next(&mut self) -> Exit {
+        tokio::select! {
+            _ = self.interrupt.recv() => Exit::Interrupted,
+            _ = self.terminate.recv() => Exit::Terminated,
+        }
+    }
 }

@@ -4,26 +4,22 @@ use std::{
     fs::File,
     io::{self, Read, Write},
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::Value;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
     config::{Config, size::parse_duration},
     service::{ExecuteRequest, ExecuteResponse},
+    text::printable,
     turn::{Display, Observer, Stream},
 };
 
-use super::{CliError, Exit, service, terminal::printable};
+use super::{CliError, Exit, Signals, end_upstreams, service, terminal::print_json};
 
 /// Most that is read of a file or standard input, in bytes. The service's own limit is lower.
 const MAX_CODE_BYTES: u64 = 32 << 20;
-
-/// How long the upstreams may take to end.
-const SHUTDOWN: Duration = Duration::from_secs(5);
 
 /// What a display is saved as, best first: MIME type, extension, and whether it is base64.
 const SAVED_TYPES: &[(&str, &str, bool)] = &[
@@ -108,24 +104,15 @@ pub(super) async fn run(arguments: RunArguments, config: Config) -> Result<Exit,
         custom_image: arguments.env,
         ..ExecuteRequest::default()
     };
-    let (mut interrupt, mut terminate) = (
-        signal(SignalKind::interrupt())?,
-        signal(SignalKind::terminate())?,
-    );
+    let mut signals = Signals::watch()?;
     let service = service(config)?;
     let mut output = LiveOutput::new(arguments.json);
     let ended = tokio::select! {
         ended = service.execute(request, &mut output) => Ok(ended),
-        _ = interrupt.recv() => Err(Exit::Interrupted),
-        _ = terminate.recv() => Err(Exit::Terminated),
+        exit = signals.next() => Err(exit),
     };
     // A signal dropped the execution above: its sandbox is killed by now.
-    if tokio::time::timeout(SHUTDOWN, service.shutdown())
-        .await
-        .is_err()
-    {
-        tracing::warn!("an MCP server did not end in time");
-    }
+    end_upstreams(service.shutdown()).await;
     let response = match ended {
         Ok(ended) => ended?,
         Err(exit) => return Ok(exit),
@@ -135,8 +122,7 @@ pub(super) async fn run(arguments: RunArguments, config: Config) -> Result<Exit,
         None => Vec::new(),
     };
     if arguments.json {
-        serde_json::to_writer_pretty(io::stdout().lock(), &response).map_err(io::Error::from)?;
-        writeln!(io::stdout())?;
+        print_json(&response)?;
     } else {
         output.finish(&response, &saved)?;
     }

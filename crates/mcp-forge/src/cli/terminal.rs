@@ -3,12 +3,13 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    io::{self, IsTerminal},
+    io::{self, IsTerminal, Write as _},
 };
 
 use clap::builder::styling::{AnsiColor, Style};
+use serde::Serialize;
 
-use crate::engine::LayerState;
+use crate::{engine::LayerState, text::printable};
 
 /// Width of wrapped text, in characters.
 const WIDTH: usize = 100;
@@ -77,22 +78,11 @@ impl fmt::Display for Styled<'_> {
     }
 }
 
-/// Foreign text on one terminal: line breaks and tabs stay; whatever else could move the cursor,
-/// change the title, or turn the direction of writing is shown as its escape.
-pub(super) fn printable(text: &str) -> String {
-    let is_unsafe = |letter: char| {
-        (letter.is_control() && letter != '\n' && letter != '\t')
-            || matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{2028}' | '\u{2029}')
-    };
-    let mut out = String::with_capacity(text.len());
-    for letter in text.chars() {
-        if is_unsafe(letter) {
-            out.extend(letter.escape_unicode());
-        } else {
-            out.push(letter);
-        }
-    }
-    out
+/// Prints data for programs on standard output.
+pub(super) fn print_json(value: &impl Serialize) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer_pretty(&mut out, value)?;
+    writeln!(out)
 }
 
 /// The first line of a foreign text, cut to fit.
@@ -140,13 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn foreign_text_cannot_steer_the_terminal() {
-        assert_eq!(
-            printable("a\u{1b}[31mb\r\n\tc\u{7f}\u{9b}"),
-            "a\\u{1b}[31mb\\u{d}\n\tc\\u{7f}\\u{9b}"
-        );
-        assert_eq!(printable("x\u{202e}y"), "x\\u{202e}y");
-        assert_eq!(printable("Grüße 🎉 日本"), "Grüße 🎉 日本");
+    fn one_line_is_the_first_that_says_something() {
         assert_eq!(one_line("\n  first\tline\nsecond"), "first line");
         assert_eq!(one_line(&"x".repeat(500)).chars().count(), WIDTH + 1);
     }

@@ -3,7 +3,6 @@
 use std::{
     fmt::Write as _,
     io::{self, Write},
-    time::Duration,
 };
 
 use serde_json::json;
@@ -11,15 +10,13 @@ use serde_json::json;
 use crate::{
     bridge::{Bridge, Catalogue, ToolInfo, UpstreamState, UpstreamStatus},
     config::{Config, nearest},
+    text::printable,
 };
 
 use super::{
-    CliError, Exit,
-    terminal::{Screen, one_line, printable},
+    CliError, Exit, Signals, end_upstreams,
+    terminal::{Screen, one_line},
 };
-
-/// How long the servers may take to end.
-const SHUTDOWN: Duration = Duration::from_secs(5);
 
 /// List the tools that code can call, or show one
 #[derive(Debug, clap::Args)]
@@ -48,19 +45,15 @@ pub(super) async fn run(
     screen: Screen,
 ) -> Result<Exit, CliError> {
     let bridge = Bridge::new(config.upstreams, config.bridge);
-    bridge.start();
+    let mut signals = Signals::watch()?;
     let catalogue = tokio::select! {
-        catalogue = bridge.catalogue() => Some(catalogue),
-        interrupted = tokio::signal::ctrl_c() => { interrupted?; None }
+        catalogue = bridge.catalogue() => Ok(catalogue),
+        exit = signals.next() => Err(exit),
     };
-    if tokio::time::timeout(SHUTDOWN, bridge.shutdown())
-        .await
-        .is_err()
-    {
-        tracing::warn!("an MCP server did not end in time");
-    }
-    let Some(catalogue) = catalogue else {
-        return Ok(Exit::Interrupted);
+    end_upstreams(bridge.shutdown()).await;
+    let catalogue = match catalogue {
+        Ok(catalogue) => catalogue,
+        Err(exit) => return Ok(exit),
     };
     let text = match &arguments.name {
         Some(name) => one_tool(find(&catalogue, name)?, arguments.json, screen),

@@ -8,9 +8,9 @@ use super::{
     error::ConfigError,
     keys::{self, KEYS, OTHER_NAMES, OTHER_VARIABLES},
     raw::{Content, Node},
-    size::quoted,
     values::{Places, show_path},
 };
+use crate::text::quoted;
 
 /// Puts the values of `MCP_FORGE_*` variables into the tree; an empty one counts as not set.
 /// Returns a warning for each variable that no key has.

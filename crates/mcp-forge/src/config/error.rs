@@ -32,7 +32,7 @@ pub enum ConfigError {
     /// One key is unknown or its value is wrong.
     #[error("{place}: {key}: {problem}")]
     Key {
-        /// File and line, or the environment variable, or `default`.
+        /// File and line, or the environment variable, or `defaults`.
         place: String,
         /// The key's path, such as `execution.default_timeout`.
         key: String,

@@ -88,6 +88,16 @@ pub enum Profile {
     Strict,
 }
 
+impl Profile {
+    /// As `security.profile` has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Desktop => "desktop",
+            Self::Strict => "strict",
+        }
+    }
+}
+
 /// The native engine's settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NativeConfig {

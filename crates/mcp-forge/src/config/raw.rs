@@ -10,7 +10,8 @@ use serde::{
 };
 use serde_saphyr::{DuplicateKeyPolicy, NonFiniteFloatPolicy, Spanned};
 
-use super::{error::ConfigError, size::quoted};
+use super::error::ConfigError;
+use crate::text::quoted;
 
 /// One value and where it came from.
 #[derive(Debug, Clone)]

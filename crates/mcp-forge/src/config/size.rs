@@ -78,16 +78,6 @@ pub fn show_size(bytes: u64) -> String {
     bytes.to_string()
 }
 
-/// Text in quotes, cut and escaped, for an error message.
-pub(crate) fn quoted(text: &str) -> String {
-    const MOST: usize = 60;
-    let mut short: String = text.chars().take(MOST).collect();
-    if short.len() < text.len() {
-        short.push('…');
-    }
-    format!("{short:?}")
-}
-
 fn split_unit(text: &str) -> (&str, &str) {
     let text = text.trim();
     let end = text

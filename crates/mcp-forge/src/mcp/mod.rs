@@ -36,7 +36,10 @@ mod transport;
 
 pub use transport::MAX_LINE_BYTES;
 
-use crate::service::{ExecuteRequest, ExecuteResponse, Service, ServiceError};
+use crate::{
+    service::{ExecuteRequest, ExecuteResponse, Service, ServiceError},
+    text::clipped,
+};
 use progress::NewestLine;
 
 /// How long a list of tools waits for upstreams that are still starting. A client asks for it
@@ -191,9 +194,9 @@ impl ServerHandler for Client {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         if request.name != tool::EXECUTE_PYTHON {
-            let name: String = request.name.chars().take(64).collect();
             let message = format!(
-                "Unknown tool `{name}`; this server has `{}`.",
+                "Unknown tool `{}`; this server has `{}`.",
+                clipped(&request.name),
                 tool::EXECUTE_PYTHON
             );
             return Err(ErrorData::invalid_params(message, None));
@@ -308,10 +311,9 @@ fn explain_shape(request: &CustomRequest) -> ErrorData {
             "`params` must be an object or left out."
         }
         method => {
-            let method: String = method.chars().take(64).collect();
             return ErrorData::new(
                 ErrorCode::METHOD_NOT_FOUND,
-                format!("There is no method `{method}`."),
+                format!("There is no method `{}`.", clipped(method)),
                 None,
             );
         }

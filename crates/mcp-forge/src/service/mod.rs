@@ -15,11 +15,11 @@ mod resources;
 mod response;
 mod slots;
 
-pub use request::{ExecuteRequest, LimitsRequest, MAX_CODE_BYTES};
+pub use request::{ExecuteRequest, LimitsRequest};
 pub use response::{ExecuteResponse, UsageView};
 
 use crate::{
-    audit::{Audit, AuditError},
+    audit::{Audit, AuditError, fields},
     bridge::{Bridge, Grant, GrantError},
     config::Config,
     engine::{Engine, Isolation, LaunchError, SandboxSpec},
@@ -313,14 +313,6 @@ fn refusal_fields(refusal: &ServiceError) -> Value {
         ServiceError::Rejected { field, .. } => json!({"field": field, "success": false}),
         ServiceError::NotAvailableYet { field, .. } => json!({"field": field, "success": false}),
         _ => json!({"success": false}),
-    }
-}
-
-/// The map of a JSON object literal.
-fn fields(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(map) => map,
-        _ => Map::new(),
     }
 }
 

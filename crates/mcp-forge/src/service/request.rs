@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::ServiceError;
@@ -16,10 +16,11 @@ use crate::{
         size::{duration_from_seconds, parse_bytes, show_size},
     },
     limits::Limits,
+    text::{clipped, quoted},
 };
 
 /// Largest `code`, in bytes. Python compiles far less than this in a useful time.
-pub const MAX_CODE_BYTES: usize = 1 << 20;
+const MAX_CODE_BYTES: usize = 1 << 20;
 
 /// Most names in `mcp_tools`.
 const MAX_TOOLS: usize = 512;
@@ -30,57 +31,42 @@ const LIMITS: [&str; 4] = ["memory", "cpu_quota", "pids", "storage"];
 /// Shortest `timeout`.
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
 
-/// Longest value that a refusal repeats, in characters.
-const MAX_QUOTED_CHARS: usize = 60;
-
 /// A request to run code: the parameters of the MCP tool `execute_python`, of `mcp-forge run`,
 /// and later of the REST body.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Default, PartialEq, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct ExecuteRequest {
     /// Python source, at most 1 MiB. The value of the last expression is the result; top-level `await` works.
     pub code: String,
     /// Names of the tools the code may call as functions, as listed by `mcp://forge/tools/available`. Default: none.
-    #[serde(default)]
     pub mcp_tools: Option<Vec<String>>,
     /// Names a session whose variables persist between calls. Not available yet: leave it out.
-    #[serde(default)]
     pub session_id: Option<String>,
     /// `simple`: a fresh sandbox for this call. `jupyter`, a session, is not available yet.
-    #[serde(default)]
     pub backend: Option<String>,
     /// Seconds the code may run, tool calls included.
-    #[serde(default)]
     pub timeout: Option<f64>,
     /// Directories to mount. Not available yet: leave it out.
-    #[serde(default)]
     pub volumes: Option<Map<String, Value>>,
     /// Name of a custom environment to run in. Not available yet: leave it out.
-    #[serde(default)]
     pub custom_image: Option<String>,
     /// Name of a template environment to run in. Only `default` is available yet.
-    #[serde(default)]
     pub environment: Option<String>,
     /// Limits other than the defaults.
-    #[serde(default)]
     pub limits: Option<LimitsRequest>,
 }
 
 /// Limits a request asks for, each up to the operator's maximum.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Default, PartialEq, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct LimitsRequest {
     /// Memory of all processes and files together, for example `512m` or `2g`.
-    #[serde(default)]
     pub memory: Option<String>,
     /// Microseconds of CPU time per 100 ms; 100000 is one core.
-    #[serde(default)]
     pub cpu_quota: Option<u64>,
     /// Processes and threads alive at once.
-    #[serde(default)]
     pub pids: Option<u64>,
     /// Space in `/workspace` and `/tmp`, for example `1g`.
-    #[serde(default)]
     pub storage: Option<String>,
 }
 
@@ -92,10 +78,7 @@ impl ExecuteRequest {
     ///
     /// [`ServiceError::Rejected`]; nothing has happened.
     pub fn from_json(parameters: Map<String, Value>) -> Result<Self, ServiceError> {
-        let mut fields = Fields {
-            prefix: "",
-            rest: parameters,
-        };
+        let mut fields = Fields::new("", parameters);
         let request = Self {
             code: fields
                 .take("code", "a string of Python source")?
@@ -120,30 +103,14 @@ impl ExecuteRequest {
                 .map(LimitsRequest::from_json)
                 .transpose()?,
         };
-        fields.finish(
-            "parameter",
-            &[
-                "code",
-                "mcp_tools",
-                "session_id",
-                "backend",
-                "timeout",
-                "volumes",
-                "custom_image",
-                "environment",
-                "limits",
-            ],
-        )?;
+        fields.finish("parameter")?;
         Ok(request)
     }
 }
 
 impl LimitsRequest {
     fn from_json(parameters: Map<String, Value>) -> Result<Self, ServiceError> {
-        let mut fields = Fields {
-            prefix: "limits.",
-            rest: parameters,
-        };
+        let mut fields = Fields::new("limits.", parameters);
         let request = Self {
             memory: fields.take("memory", "a size as a string, for example \"512m\"")?,
             cpu_quota: fields.take(
@@ -153,7 +120,7 @@ impl LimitsRequest {
             pids: fields.take("pids", "a whole number of processes, for example 64")?,
             storage: fields.take("storage", "a size as a string, for example \"1g\"")?,
         };
-        fields.finish("limit", &LIMITS)?;
+        fields.finish("limit")?;
         Ok(request)
     }
 }
@@ -201,7 +168,7 @@ fn refuse_what_is_not_available(request: &ExecuteRequest) -> Result<(), ServiceE
                 "backend",
                 format!(
                     "`backend` is {}; the only one here is \"simple\".",
-                    quote(other)
+                    quoted(other)
                 ),
             ));
         }
@@ -365,7 +332,7 @@ fn check_size(
             field,
             format!(
                 "`{field}` is {}, {error}; pass a size such as \"512m\" or \"2g\".",
-                quote(text)
+                quoted(text)
             ),
         )
     })?;
@@ -374,7 +341,7 @@ fn check_size(
             field,
             format!(
                 "`{field}` is {}; pass a size from 1 byte to {}.",
-                quote(text),
+                quoted(text),
                 show_size(max)
             ),
         ));
@@ -384,7 +351,7 @@ fn check_size(
             field,
             format!(
                 "`{field}` is {} ({bytes} bytes), above the maximum of {} ({max} bytes) here; ask for at most that.",
-                quote(text),
+                quoted(text),
                 show_size(max)
             ),
         ));
@@ -392,19 +359,29 @@ fn check_size(
     Ok(bytes)
 }
 
-/// The parameters not yet read.
+/// The parameters not yet read, and the names of all that there are.
 struct Fields {
     prefix: &'static str,
     rest: Map<String, Value>,
+    known: Vec<&'static str>,
 }
 
 impl Fields {
+    fn new(prefix: &'static str, rest: Map<String, Value>) -> Self {
+        Self {
+            prefix,
+            rest,
+            known: Vec::new(),
+        }
+    }
+
     /// Takes one parameter; absent and `null` are the same.
     fn take<T: DeserializeOwned>(
         &mut self,
-        name: &str,
+        name: &'static str,
         expected: &str,
     ) -> Result<Option<T>, ServiceError> {
+        self.known.push(name);
         match self.rest.remove(name) {
             None | Some(Value::Null) => Ok(None),
             Some(value) => T::deserialize(&value).map(Some).map_err(|_| {
@@ -416,7 +393,7 @@ impl Fields {
     }
 
     /// Refuses what is left.
-    fn finish(self, kind: &str, known: &[&str]) -> Result<(), ServiceError> {
+    fn finish(self, kind: &str) -> Result<(), ServiceError> {
         let Some(name) = self.rest.keys().next() else {
             return Ok(());
         };
@@ -424,23 +401,19 @@ impl Fields {
             let is_limit = self.prefix.is_empty() && LIMITS.contains(&name.as_str());
             is_limit.then(|| format!("limits.{name}"))
         };
-        let begun = || {
-            known
-                .iter()
-                .copied()
-                .find(|known| known.starts_with(name.as_str()))
-        };
+        let known = || self.known.iter().copied();
+        let begun = || known().find(|known| known.starts_with(name.as_str()));
         let likely = nested()
             .or_else(|| {
-                let near = nearest(name, known.iter().copied()).or_else(begun)?;
+                let near = nearest(name, known()).or_else(begun)?;
                 Some(format!("{}{near}", self.prefix))
             })
             .map(|likely| format!(" Did you mean `{likely}`?"))
             .unwrap_or_default();
-        let path = format!("{}{}", self.prefix, clip(name));
+        let path = format!("{}{}", self.prefix, clipped(name));
         let message = format!(
             "Unknown {kind} `{path}`.{likely} Known: {}.",
-            known.join(", ")
+            self.known.join(", ")
         );
         Err(rejected(&path, message))
     }
@@ -452,31 +425,13 @@ fn describe(value: &Value) -> String {
         Value::Null => "null".to_owned(),
         Value::Bool(flag) => format!("the boolean {flag}"),
         Value::Number(number) => format!("the number {number}"),
-        Value::String(text) => format!("the string {}", quote(text)),
+        Value::String(text) => format!("the string {}", quoted(text)),
         Value::Array(items) => match items.iter().find(|item| !item.is_string()) {
             Some(item) => format!("a list that holds {}", describe(item)),
             None => "a list".to_owned(),
         },
         Value::Object(_) => "an object".to_owned(),
     }
-}
-
-/// Text from the caller in quotes, escaped and short.
-fn quote(text: &str) -> String {
-    format!("\"{}\"", clip(text))
-}
-
-fn clip(text: &str) -> String {
-    let mut chars = text.chars();
-    let mut short: String = chars
-        .by_ref()
-        .take(MAX_QUOTED_CHARS)
-        .flat_map(char::escape_debug)
-        .collect();
-    if chars.next().is_some() {
-        short.push('…');
-    }
-    short
 }
 
 fn rejected(field: &str, message: impl Into<String>) -> ServiceError {

@@ -9,6 +9,7 @@ use super::{ExecuteRequest, Service, ServiceError};
 use crate::{
     bridge::ToolInfo,
     limits::LimitsView,
+    text::clipped,
     turn::{Observer, Stream},
 };
 
@@ -46,8 +47,7 @@ impl Service {
         if found.is_none() {
             found = self.tools(READING_PATIENCE).await.0.into_iter().find(is_it);
         }
-        let tool =
-            found.ok_or_else(|| ServiceError::UnknownTool(name.chars().take(128).collect()))?;
+        let tool = found.ok_or_else(|| ServiceError::UnknownTool(clipped(name)))?;
         Ok(json!({
             "name": tool.name,
             "upstream": tool.upstream,

@@ -181,7 +181,7 @@ const fn kind_name(kind: ToolFailureKind) -> &'static str {
     }
 }
 
-/// Counts bytes without keeping them.
+/// Size of a value as JSON, without building the text. What cannot be written counts as endless.
 pub(crate) fn json_size(value: &impl Serialize) -> u64 {
     struct Count(u64);
     impl std::io::Write for Count {
@@ -194,6 +194,5 @@ pub(crate) fn json_size(value: &impl Serialize) -> u64 {
         }
     }
     let mut count = Count(0);
-    serde_json::to_writer(&mut count, value).ok();
-    count.0
+    serde_json::to_writer(&mut count, value).map_or(u64::MAX, |()| count.0)
 }

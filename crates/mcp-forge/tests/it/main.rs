@@ -11,7 +11,9 @@ mod sandbox;
 
 mod bridge;
 mod cli;
+mod escape;
 mod layers;
 mod mcp;
 mod outcomes;
+mod real_python;
 mod service;

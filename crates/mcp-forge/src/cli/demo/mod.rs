@@ -7,7 +7,6 @@ use std::{
     env,
     io::{self, Write},
     path::PathBuf,
-    time::Duration,
 };
 
 use serde_json::json;
@@ -19,7 +18,12 @@ use crate::{
     service::{ExecuteRequest, ExecuteResponse},
 };
 
-use super::{CliError, Exit, run::exit_of, service, terminal::Screen};
+use super::{
+    CliError, Exit, Signals, end_upstreams,
+    run::exit_of,
+    service,
+    terminal::{Screen, print_json},
+};
 
 mod orders;
 mod source;
@@ -27,9 +31,6 @@ mod stage;
 
 use source::Source;
 use stage::{Stage, size};
-
-/// How long the server may take to end.
-const SHUTDOWN: Duration = Duration::from_secs(5);
 
 /// See an agent's Python work on five megabytes through a public MCP server
 #[derive(Debug, clap::Args)]
@@ -67,10 +68,11 @@ pub enum DemoError {
 pub(super) async fn run(
     arguments: DemoArguments,
     config: Config,
+    search_path: &str,
     screen: Screen,
 ) -> Result<Exit, CliError> {
     config.create_data_dir()?;
-    let (demo, config) = Demo::prepare(config)?;
+    let (demo, config) = Demo::prepare(config, search_path)?;
     let service = service(config)?;
     let (mut out, mut nowhere) = (io::stdout(), io::sink());
     let shown: &mut (dyn Write + Send) = if arguments.json {
@@ -80,25 +82,20 @@ pub(super) async fn run(
     };
     let mut stage = Stage::new(shown, screen);
     demo.introduce(&mut stage)?;
+    let mut signals = Signals::watch()?;
     let ended = tokio::select! {
-        ended = service.execute(demo.request(), &mut stage) => Some(ended),
-        interrupted = tokio::signal::ctrl_c() => { interrupted?; None }
+        ended = service.execute(demo.request(), &mut stage) => Ok(ended),
+        exit = signals.next() => Err(exit),
     };
-    if tokio::time::timeout(SHUTDOWN, service.shutdown())
-        .await
-        .is_err()
-    {
-        tracing::warn!("the demo's MCP server did not end in time");
-    }
-    let Some(ended) = ended else {
-        return Ok(Exit::Interrupted);
+    end_upstreams(service.shutdown()).await;
+    let response = match ended {
+        Ok(ended) => ended?,
+        Err(exit) => return Ok(exit),
     };
-    let response = ended?;
     stage.check()?;
     conclude(&mut stage, &response)?;
     if arguments.json {
-        serde_json::to_writer_pretty(io::stdout().lock(), &response).map_err(io::Error::from)?;
-        writeln!(io::stdout())?;
+        print_json(&response)?;
     }
     Ok(exit_of(&response))
 }
@@ -118,8 +115,8 @@ impl Demo {
     /// # Errors
     ///
     /// [`DemoError::NoServer`] and [`DemoError::Data`].
-    fn prepare(mut config: Config) -> Result<(Self, Config), DemoError> {
-        let source = Source::find().ok_or(DemoError::NoServer)?;
+    fn prepare(mut config: Config, search_path: &str) -> Result<(Self, Config), DemoError> {
+        let source = Source::find(search_path).ok_or(DemoError::NoServer)?;
         let folder = config.data_dir.join("demo").join(source.folder());
         let bytes = orders::write(&folder)
             .and_then(|bytes| source.publish(&folder).map(|()| bytes))

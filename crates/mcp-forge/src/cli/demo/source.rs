@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    env, io,
+    io,
     path::Path,
     process::{Command, Stdio},
     time::Duration,
@@ -10,7 +10,10 @@ use std::{
 
 use serde_json::Value;
 
-use crate::config::{Transport, Upstream};
+use crate::{
+    cli::doctor::find_program,
+    config::{Transport, Upstream},
+};
 
 /// The versions that were tried.
 const FILESYSTEM_SERVER: &str = "@modelcontextprotocol/server-filesystem@2026.8.31";
@@ -34,10 +37,11 @@ pub(super) enum Source {
 
 impl Source {
     /// What this machine has the programs for.
-    pub(super) fn find() -> Option<Self> {
-        if on_path("npx") {
+    pub(super) fn find(search_path: &str) -> Option<Self> {
+        let is_there = |program| find_program(program, search_path).is_some();
+        if is_there("npx") {
             Some(Self::Files)
-        } else if on_path("uvx") && on_path("git") {
+        } else if is_there("uvx") && is_there("git") {
             Some(Self::History)
         } else {
             None
@@ -176,12 +180,6 @@ fn git(folder: &Path, arguments: &[&str]) -> io::Result<()> {
         arguments.join(" "),
         said.trim()
     )))
-}
-
-fn on_path(program: &str) -> bool {
-    env::var_os("PATH").is_some_and(|path| {
-        env::split_paths(&path).any(|directory| directory.join(program).is_file())
-    })
 }
 
 #[cfg(test)]

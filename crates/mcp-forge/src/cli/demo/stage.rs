@@ -3,7 +3,8 @@
 use std::io::{self, Write};
 
 use crate::{
-    cli::terminal::{Screen, printable, wrapped},
+    cli::terminal::{Screen, wrapped},
+    text::printable,
     turn::{Observer, Stream, ToolCallRecord},
 };
 

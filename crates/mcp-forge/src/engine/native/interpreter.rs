@@ -31,22 +31,22 @@ print(json.dumps({
 
 /// A Python installation, asked and resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Interpreter {
+pub(super) struct Interpreter {
     /// The real binary, behind shims and links.
-    pub executable: PathBuf,
+    pub(super) executable: PathBuf,
     /// Where its standard library lives.
-    pub base_prefix: PathBuf,
+    pub(super) base_prefix: PathBuf,
     /// The virtual environment it was found through, if any.
-    pub environment: Option<PathBuf>,
+    pub(super) environment: Option<PathBuf>,
     /// For example `(3, 11, 7)`.
-    pub version: (u32, u32, u32),
+    pub(super) version: (u32, u32, u32),
     /// It needs `libpython` from its own prefix at run time.
-    pub shared_library: bool,
+    pub(super) shared_library: bool,
 }
 
 impl Interpreter {
     /// One line for people.
-    pub fn describe(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         let (major, minor, micro) = self.version;
         let environment = self
             .environment

@@ -81,7 +81,7 @@ fn output_pipe() -> io::Result<(OwnedFd, pipe::Receiver)> {
 
 /// The layers and limits, or the refusal, in the engine's words.
 fn isolation(report: Report, profile: Profile) -> Result<Isolation, LaunchError> {
-    let profile = profile_name(profile);
+    let profile = profile.name();
     match report {
         Report::Entered { layers, limits } => Ok(Isolation {
             engine: "native".to_owned(),
@@ -111,13 +111,6 @@ fn isolation(report: Report, profile: Profile) -> Result<Isolation, LaunchError>
         }),
         Report::Failed { message } => Err(LaunchError::Start(message)),
         Report::Exited { .. } => Err(LaunchError::Start("it ended before it began".to_owned())),
-    }
-}
-
-const fn profile_name(profile: Profile) -> &'static str {
-    match profile {
-        Profile::Desktop => "desktop",
-        Profile::Strict => "strict",
     }
 }
 
@@ -160,6 +153,8 @@ impl Keeper {
             // The name is for whoever reads a list of processes.
             .args(["jail", id])
             .env_clear()
+            // A Ctrl-C is for the server: the keeper must live to clean up.
+            .process_group(0)
             .stdin(theirs)
             .stdout(Stdio::null())
             .stderr(Stdio::null());
@@ -236,11 +231,8 @@ impl Guard for Keeper {
             Ok(Ok(Report::Failed { message })) => lost(message),
             Ok(Ok(other)) => lost(format!("unexpected report {other:?}")),
             Ok(Err(error)) => lost(error.to_string()),
-            Err(_) => {
-                // The keeper itself hangs: with it goes the sandbox's init, which is tied to it.
-                self.process.start_kill().ok();
-                lost(format!("it was not gone in {} s", KILL_TIMEOUT.as_secs()))
-            }
+            // The keeper goes on killing: without it nobody would.
+            Err(_) => lost(format!("it was not gone in {} s", KILL_TIMEOUT.as_secs())),
         }
     }
 }

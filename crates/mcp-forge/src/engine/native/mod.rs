@@ -26,7 +26,7 @@ mod launch;
 mod minimal;
 mod render;
 
-pub use interpreter::Interpreter;
+use interpreter::Interpreter;
 
 /// Starts sandboxes on this Linux machine, as root or as an ordinary user.
 #[derive(Debug)]

@@ -233,12 +233,13 @@ fn host_root() -> (Vec<Tree>, Vec<Link>) {
             Err(_) => {}
         }
     }
-    // Certificates, the choices between alternatives, and where libraries are: nothing of a user.
+    // Certificates, where libraries and fonts are, the choices between alternatives: nothing of a user.
     for path in [
         "/etc/ssl/certs",
         "/etc/pki/tls/certs",
         "/etc/pki/ca-trust/extracted",
         "/etc/alternatives",
+        "/etc/fonts",
         "/etc/ld.so.cache",
     ] {
         if Path::new(path).exists() {
@@ -307,7 +308,7 @@ const ETC: [(&str, &str); 9] = [
 
 /// Variables of every sandbox. One thread for numeric libraries: more than the CPU share are
 /// slower, and OpenBLAS breaks when it cannot start them.
-const VARIABLES: [(&str, &str); 16] = [
+const VARIABLES: [(&str, &str); 15] = [
     ("HOME", "/workspace"),
     ("USER", "sandbox"),
     ("LOGNAME", "sandbox"),
@@ -323,7 +324,6 @@ const VARIABLES: [(&str, &str); 16] = [
     ("OMP_NUM_THREADS", "1"),
     ("OPENBLAS_NUM_THREADS", "1"),
     ("MKL_NUM_THREADS", "1"),
-    ("PYTHONDONTWRITEBYTECODE", "1"),
 ];
 
 #[cfg(test)]
