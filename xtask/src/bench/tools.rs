@@ -12,7 +12,7 @@ use super::workloads;
 use crate::{
     install::{install_debian, install_npm, install_pypi, once},
     process::{command, is_root, run},
-    workspace::Workspace,
+    workspace::{Workspace, copy_executable},
 };
 
 const PYPI: &[&str] = &[
@@ -135,7 +135,7 @@ pub(crate) fn build(tools: &Tools, log: &File) -> anyhow::Result<()> {
     }
     let turns = executable(&String::from_utf8_lossy(&output.stdout))
         .context("cargo did not say where the bench program is")?;
-    crate::groups::copy_executable(Path::new(&turns), &tools.turns)?;
+    copy_executable(Path::new(&turns), &tools.turns)?;
     run(&mut cargo("--bin mcp-forge"), log)
 }
 
