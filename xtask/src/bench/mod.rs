@@ -39,6 +39,9 @@ use crate::{process::command, workspace::Workspace};
 const LOAD: &str = "load";
 const ALIVE: &str = "alive";
 
+/// A page beside the results, written by hand, that ends the report.
+const ANALYSIS: &str = "analysis.md";
+
 /// Clients of the sustained load.
 const CLIENTS: [u32; 3] = [1, 8, 64];
 
@@ -106,7 +109,9 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let results = bench.measure(&chosen, &workspace, &log)?;
     let directory = workspace.root.join(&options.output);
     fs::create_dir_all(&directory)?;
-    let page = report::markdown(&results);
+    // What people found out about the numbers; the bench only knows the numbers.
+    let analysis = fs::read_to_string(directory.join(ANALYSIS)).unwrap_or_default();
+    let page = report::markdown(&results) + &analysis;
     fs::write(
         directory.join("results.json"),
         serde_json::to_string_pretty(&results)? + "\n",

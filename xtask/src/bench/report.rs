@@ -20,7 +20,7 @@ fn write_page(page: &mut String, results: &Results) -> std::fmt::Result {
     writeln!(page, "# Benchmarks\n")?;
     writeln!(
         page,
-        "Written by `cargo xtask bench{}` on {} at version {}. Do not edit: run it.\n",
+        "Written by `cargo xtask bench{}` on {} at version {}. Do not edit: run it; what is known of the reasons stands in `analysis.md`, and is repeated at the end.\n",
         if results.mode == "quick" {
             " --quick"
         } else {
