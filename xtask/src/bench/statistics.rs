@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+/// Rounds in common that make a ratio: one or two say nothing.
+const MIN_PAIRS: usize = 3;
+
 /// Samples of one contender at one workload: at most one a round.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Series(BTreeMap<u32, f64>);
@@ -31,7 +34,8 @@ impl Series {
             .0
             .iter()
             .filter_map(|(round, mine)| Some(combine(*mine, *other.0.get(round)?)));
-        percentile(both.collect(), 0.5)
+        let both: Vec<f64> = both.collect();
+        (both.len() >= MIN_PAIRS).then(|| percentile(both, 0.5))?
     }
 }
 
@@ -86,8 +90,10 @@ mod tests {
     }
 
     #[test]
-    fn no_common_round_means_no_ratio() {
-        let ratio = series(&[(0, 1.0)]).paired(&series(&[(1, 1.0)]), |a, b| a / b);
-        assert_eq!(ratio, None);
+    fn too_few_common_rounds_mean_no_ratio() {
+        let one = series(&[(0, 1.0), (1, 1.0), (2, 1.0)]);
+        let other = series(&[(1, 1.0), (2, 1.0), (3, 1.0)]);
+        assert_eq!(one.paired(&other, |a, b| a / b), None);
+        assert_eq!(one.paired(&one, |a, b| a / b), Some(1.0));
     }
 }
