@@ -62,11 +62,11 @@ const PYTHONS: &[&str] = &[
 ///
 /// A package could not be installed; the next run tries again.
 pub(crate) fn install(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
-    install_debian(log)?;
-    let npm = workspace.tools.join("npm");
-    once(&npm, &NPM.join("\n"), || install_npm(&npm, log))?;
-    let venv = workspace.tools.join("venv");
-    once(&venv, &PYPI.join("\n"), || install_pypi(&venv, log))?;
+    if let Some(by_hand) = install_debian(DEBIAN, log)? {
+        println!("note    install: some tests will fail until an administrator runs: {by_hand}");
+    }
+    install_npm(&workspace.tools.join("npm"), NPM, log)?;
+    install_pypi(&workspace.tools.join("venv"), PYPI, log)?;
     Ok(Ran::Tests)
 }
 
@@ -84,19 +84,27 @@ pub(crate) fn node(workspace: &Workspace) -> PathBuf {
         .join("bin/node")
 }
 
-fn install_debian(log: &File) -> anyhow::Result<()> {
-    let missing: Vec<_> = DEBIAN
+/// Installs what is missing of these packages. Gives back the command for an administrator where
+/// we are none.
+///
+/// # Errors
+///
+/// `apt-get` failed.
+pub(crate) fn install_debian(
+    packages: &[(&str, &str)],
+    log: &File,
+) -> anyhow::Result<Option<String>> {
+    let missing: Vec<_> = packages
         .iter()
         .filter(|(_, file)| !Path::new(file).exists())
         .map(|(package, _)| *package)
         .collect();
     if missing.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
     let by_hand = format!("apt-get install {}", missing.join(" "));
     if !is_root() || find_program("apt-get").is_none() {
-        println!("note    install: some tests will fail until an administrator runs: {by_hand}");
-        return Ok(());
+        return Ok(Some(by_hand));
     }
     let apt = |arguments: &[&str]| {
         let mut apt = command("apt-get");
@@ -108,10 +116,22 @@ fn install_debian(log: &File) -> anyhow::Result<()> {
         apt(&["install", "--yes", "--no-install-recommends"]).args(&missing),
         log,
     )
-    .with_context(|| format!("install these packages by hand: {by_hand}"))
+    .with_context(|| format!("install these packages by hand: {by_hand}"))?;
+    Ok(None)
 }
 
-fn install_npm(directory: &Path, log: &File) -> anyhow::Result<()> {
+/// Installs these npm packages into `directory`, unless they are there.
+///
+/// # Errors
+///
+/// There is no npm, or it failed.
+pub(crate) fn install_npm(directory: &Path, packages: &[&str], log: &File) -> anyhow::Result<()> {
+    once(directory, &packages.join("\n"), || {
+        npm_install(directory, packages, log)
+    })
+}
+
+fn npm_install(directory: &Path, packages: &[&str], log: &File) -> anyhow::Result<()> {
     if find_program("npm").is_none() {
         bail!(
             "npm is not on PATH: install Node.js 20 or newer (Debian: apt-get install nodejs npm)"
@@ -127,11 +147,22 @@ fn install_npm(directory: &Path, log: &File) -> anyhow::Result<()> {
         "--no-fund",
         "--ignore-scripts",
     ])
-    .args(NPM);
+    .args(packages);
     run(npm.current_dir(directory), log)
 }
 
-fn install_pypi(directory: &Path, log: &File) -> anyhow::Result<()> {
+/// Installs these PyPI packages into a virtual environment at `directory`, unless they are there.
+///
+/// # Errors
+///
+/// There is no Python with `venv`, or pip failed.
+pub(crate) fn install_pypi(directory: &Path, packages: &[&str], log: &File) -> anyhow::Result<()> {
+    once(directory, &packages.join("\n"), || {
+        pip_install(directory, packages, log)
+    })
+}
+
+fn pip_install(directory: &Path, packages: &[&str], log: &File) -> anyhow::Result<()> {
     let Some(python) = PYTHONS
         .iter()
         .find(|python| succeeds(command(python).args(["-c", "import ensurepip, venv"])))
@@ -144,13 +175,13 @@ fn install_pypi(directory: &Path, log: &File) -> anyhow::Result<()> {
     let mut pip: Command = command(directory.join("bin/python"));
     run(
         pip.args(["-m", "pip", "install", "--only-binary", ":all:"])
-            .args(PYPI),
+            .args(packages),
         log,
     )
 }
 
 /// Runs `install` in a new `directory`, unless an earlier run finished it with the same versions.
-fn once(
+pub(crate) fn once(
     directory: &Path,
     versions: &str,
     install: impl FnOnce() -> anyhow::Result<()>,

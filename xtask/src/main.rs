@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 use clap::{Args, Parser};
 
+mod bench;
 mod counts;
 mod groups;
 mod install;
@@ -30,13 +31,16 @@ enum Chore {
     Test(Selection),
     /// The same as `test`, and the supply-chain check with cargo-deny where that is installed
     Ci(Selection),
+    /// Measure mcp-forge against what one would use instead; writes docs/benchmarks
+    Bench(bench::Options),
 }
 
 const EXAMPLES: &str = "Examples:
   cargo xtask test                       everything; CI runs exactly this
   cargo xtask test --list                the groups, and what each is for
   cargo xtask test --only fmt clippy     two groups, and what they need
-  cargo xtask test --only escape         the escape tests with their negative controls";
+  cargo xtask test --only escape         the escape tests with their negative controls
+  cargo xtask bench --quick              benchmarks in about 3 minutes";
 
 #[derive(Debug, Args)]
 struct Selection {
@@ -52,6 +56,10 @@ fn main() -> anyhow::Result<ExitCode> {
     let (selection, all) = match Chore::parse() {
         Chore::Test(selection) => (selection, groups::test()),
         Chore::Ci(selection) => (selection, groups::ci()),
+        Chore::Bench(options) => {
+            bench::run(&options)?;
+            return Ok(ExitCode::SUCCESS);
+        }
     };
     if selection.list {
         list(&all);

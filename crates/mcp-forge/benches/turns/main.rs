@@ -1,0 +1,143 @@
+//! Runs turns for `cargo xtask bench`, in a process that holds a [`Service`] as a server does.
+//!
+//! One line of JSON on standard input asks for something, one on standard output answers; the clock
+//! runs in here. Started as `turns upstream` it is the MCP server whose tools the turns call.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, BufRead, Write},
+    path::PathBuf,
+    sync::Arc,
+};
+
+use mcp_forge::{
+    audit::Audit,
+    bridge::Bridge,
+    config::{Config, Sources},
+    engine::native::Native,
+    service::Service,
+};
+use serde_json::{Value, json};
+
+mod alive;
+mod load;
+mod turn;
+mod upstream;
+
+/// Any failure: the bench shows it and goes on with the next contender.
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// A key that exists once sandboxes can come from a warm pool.
+const WARM_SWITCH: &str = "MCP_FORGE_WARM_ENABLED";
+
+fn main() -> Result<(), Failure> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["upstream"] => upstream::serve(),
+        ["serve", path @ ("default" | "cold"), binary, python, data] => {
+            let setup = Setup {
+                cold: *path == "cold",
+                binary: binary.into(),
+                python: (*python).to_owned(),
+                data: data.into(),
+            };
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .enable_all()
+                .build()?;
+            runtime.block_on(serve(&setup))
+        }
+        _ => Err("this program is started by `cargo xtask bench`".into()),
+    }
+}
+
+/// How services are made.
+struct Setup {
+    /// Whether the warm path is switched off.
+    cold: bool,
+    /// The program that answers to `jail`.
+    binary: PathBuf,
+    /// The interpreter.
+    python: String,
+    /// The data directory.
+    data: PathBuf,
+}
+
+impl Setup {
+    /// The defaults, but a whole core for each sandbox: no other contender has a quota.
+    fn config(&self, max_concurrent: usize) -> Result<(Config, bool), Failure> {
+        let mut environment: BTreeMap<String, String> = [
+            ("PYTHON_PATH", self.python.clone()),
+            ("EXECUTION_DEFAULT_CPU_QUOTA", "100000".to_owned()),
+            ("EXECUTION_MAX_CONCURRENT", max_concurrent.to_string()),
+        ]
+        .map(|(key, value)| (format!("MCP_FORGE_{key}"), value))
+        .into();
+        environment.insert(WARM_SWITCH.to_owned(), (!self.cold).to_string());
+        let loaded = Config::load(&Sources {
+            file: Some(self.upstream_file()?),
+            data_dir: Some(self.data.clone()),
+            environment,
+        })?;
+        // A variable that names no key is warned of: then there is only one path.
+        let has_warm_path = !loaded
+            .warnings
+            .iter()
+            .any(|warning| warning.contains(WARM_SWITCH));
+        Ok((loaded.config, has_warm_path))
+    }
+
+    fn service(&self, max_concurrent: usize) -> Result<(Arc<Service>, Arc<Bridge>), Failure> {
+        let (config, _) = self.config(max_concurrent)?;
+        config.create_data_dir()?;
+        let audit = Audit::open(&config.audit_dir)?;
+        let engine = Arc::new(Native::with_jail(&config, self.binary.clone()));
+        let bridge = Bridge::new(config.upstreams.clone(), config.bridge);
+        let service = Service::new(config, engine, Arc::clone(&bridge), audit);
+        service.start();
+        Ok((service, bridge))
+    }
+
+    /// A configuration with this program as the only upstream.
+    fn upstream_file(&self) -> Result<PathBuf, Failure> {
+        std::fs::create_dir_all(&self.data)?;
+        let file = self.data.with_extension("json");
+        let program = std::env::current_exe()?;
+        let text = json!({"mcp_tools": {"bench": {"command": program, "args": ["upstream"]}}});
+        std::fs::write(&file, text.to_string())?;
+        Ok(file)
+    }
+}
+
+async fn serve(setup: &Setup) -> Result<(), Failure> {
+    let (_, has_warm_path) = setup.config(load::MAX_CONCURRENT)?;
+    if setup.cold && !has_warm_path {
+        return answer(&json!({
+            "unavailable": "this version has one way to start a sandbox, the cold one: see `forge`"
+        }));
+    }
+    let (service, bridge) = setup.service(load::MAX_CONCURRENT)?;
+    answer(&json!({"ready": true}))?;
+    let mut memory = load::Memory::default();
+    for line in io::stdin().lock().lines() {
+        let request: Value = serde_json::from_str(&line?)?;
+        let code = request["code"].as_str().unwrap_or_default();
+        let done = match request["op"].as_str() {
+            Some("run") => turn::measured(&service, code, request["tools"] == true).await,
+            Some("direct") => turn::direct(&bridge, &request).await,
+            Some("load") => load::closed(&service, code, &request, &mut memory).await,
+            Some("paced") => load::paced(&service, code, &request).await,
+            Some("alive") => alive::many(setup, &request).await,
+            _ => Err("unknown op".into()),
+        };
+        answer(&done.unwrap_or_else(|failure| json!({"error": failure.to_string()})))?;
+    }
+    service.shutdown().await;
+    Ok(())
+}
+
+fn answer(value: &Value) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{value}")?;
+    Ok(stdout.flush()?)
+}

@@ -1,0 +1,401 @@
+//! `cargo xtask bench`: mcp-forge against what a user would pick instead, all in one run.
+#![expect(
+    clippy::cast_precision_loss,
+    reason = "counts and sizes far below what a float holds exactly"
+)]
+
+use std::{
+    fs::{self, File},
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail};
+use clap::Args;
+
+mod contenders;
+mod machine;
+mod measure;
+mod plot;
+mod programs;
+mod report;
+mod results;
+mod statistics;
+mod targets;
+mod tools;
+mod watchdog;
+mod workloads;
+
+use contenders::{Contender, Start};
+use measure::{Entrant, Rounds};
+use results::{Cell, ContenderRow, Results, WorkloadRow};
+use tools::Tools;
+use watchdog::Watchdog;
+use workloads::Workload;
+
+use crate::{process::command, workspace::Workspace};
+
+/// Sustained load and living sandboxes, on the command line.
+const LOAD: &str = "load";
+const ALIVE: &str = "alive";
+
+/// A page beside the results, written by hand, that ends the report.
+const ANALYSIS: &str = "analysis.md";
+
+/// Clients of the sustained load.
+const CLIENTS: [u32; 3] = [1, 8, 64];
+
+/// Contenders that the sustained load is put on.
+const LOADED: [&str; 3] = ["forge", "forge-cold", "bubblewrap"];
+
+/// Tool calls without a sandbox, for a tool's own time.
+const DIRECT_CALLS: u32 = 1000;
+
+/// Options of `cargo xtask bench`.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// About 3 minutes instead of 15
+    #[arg(long)]
+    quick: bool,
+    /// Only these contenders (see --list)
+    #[arg(long, value_name = "NAME", num_args = 1..)]
+    contenders: Vec<String>,
+    /// Only these workloads (see --list)
+    #[arg(long, value_name = "NAME", num_args = 1..)]
+    workloads: Vec<String>,
+    /// Run everything on these processors, as `taskset` names them
+    #[arg(long, value_name = "CPUS")]
+    pin: Option<String>,
+    /// Where results.json, README.md and latency.svg go
+    #[arg(long, value_name = "DIR", default_value = "docs/benchmarks")]
+    output: PathBuf,
+    /// A sentence about this run for the report, such as what else the machine was doing
+    #[arg(long, value_name = "TEXT")]
+    note: Option<String>,
+    /// Show contenders and workloads, and stop
+    #[arg(long)]
+    list: bool,
+}
+
+/// Installs, builds, measures, and writes the report.
+///
+/// # Errors
+///
+/// Nothing could be built or written. Contenders that fail are reported, not errors.
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let chosen: Vec<Contender> = contenders::all()
+        .into_iter()
+        .filter(|contender| wanted(&options.contenders, contender.name))
+        .collect();
+    if options.list {
+        list();
+        return Ok(());
+    }
+    check_names(options)?;
+    if let Some(processors) = &options.pin {
+        machine::pin(processors)?;
+    }
+    let workspace = Workspace::find()?;
+    let log = workspace.create_log("bench")?;
+    let tools = Tools::prepare(&workspace)?;
+    println!("build   release binaries");
+    tools::build(&tools, &log)?;
+    let bench = Bench {
+        options,
+        tools,
+        watchdog: Watchdog::start(),
+        started: Instant::now(),
+    };
+    let results = bench.measure(&chosen, &workspace, &log)?;
+    let directory = workspace.root.join(&options.output);
+    fs::create_dir_all(&directory)?;
+    // What people found out about the numbers; the bench only knows the numbers.
+    let analysis = fs::read_to_string(directory.join(ANALYSIS)).unwrap_or_default();
+    let page = report::markdown(&results) + &analysis;
+    fs::write(
+        directory.join("results.json"),
+        serde_json::to_string_pretty(&results)? + "\n",
+    )?;
+    fs::write(directory.join("README.md"), &page)?;
+    fs::write(directory.join("latency.svg"), plot::svg(&results))?;
+    println!("\n{page}\nWritten to {}", options.output.display());
+    Ok(())
+}
+
+struct Bench<'a> {
+    options: &'a Options,
+    tools: Tools,
+    watchdog: Watchdog,
+    started: Instant,
+}
+
+impl Bench<'_> {
+    fn measure(
+        &self,
+        chosen: &[Contender],
+        workspace: &Workspace,
+        log: &File,
+    ) -> anyhow::Result<Results> {
+        let mut results = Results {
+            date: machine::now()?,
+            version: machine::version(&workspace.root),
+            mode: if self.options.quick { "quick" } else { "full" },
+            machine: machine::read()?,
+            notes: contenders::notes(workspace),
+            contenders: Vec::new(),
+            workloads: Vec::new(),
+            cells: Vec::new(),
+            loads: Vec::new(),
+            half_rate: None,
+            alive: None,
+            direct_tool_call_us: None,
+            mcp_above_ping_us: None,
+            targets: Vec::new(),
+        };
+        results.notes.push(
+            "Contenders take turns, in another order each round, so ratios hold when the machine's speed drifts; \
+             ratios are medians over the rounds that both took part in. With fewer than 100 runs, p99 is the \
+             slowest run. Every answer was checked."
+                .to_owned(),
+        );
+        results.notes.extend(self.options.note.clone());
+        let mut entrants = self.open(chosen, workspace, log, &mut results);
+        for workload in workloads::all() {
+            if wanted(&self.options.workloads, workload.name) {
+                self.rounds(chosen, &mut entrants, &workload, &mut results);
+            }
+        }
+        if let Some(forge) = entrant(&mut entrants, "forge") {
+            results.direct_tool_call_us = measure::direct_tool_call(forge, DIRECT_CALLS).ok();
+        }
+        if wanted(&self.options.workloads, LOAD) {
+            self.load(&mut entrants, &mut results)?;
+        }
+        if wanted(&self.options.workloads, ALIVE) {
+            self.alive(&mut entrants, &mut results);
+        }
+        results.targets = targets::judge(&results);
+        Ok(results)
+    }
+
+    /// Installs and starts the contenders; those that do not start are reported with the reason.
+    fn open(
+        &self,
+        chosen: &[Contender],
+        workspace: &Workspace,
+        log: &File,
+        results: &mut Results,
+    ) -> Vec<Entrant> {
+        let mut entrants = Vec::new();
+        for contender in chosen {
+            self.say(&format!("start   {}", contender.name));
+            let start = Start {
+                watchdog: self.watchdog.clone(),
+                log: workspace.log_path(&format!("bench-{}", contender.name)),
+            };
+            let opened = (contender.install)(&self.tools, log)
+                .and_then(|()| (contender.open)(&self.tools, &start));
+            let unavailable = match opened {
+                Ok(sampler) => {
+                    entrants.push(Entrant {
+                        name: contender.name,
+                        sampler,
+                    });
+                    None
+                }
+                Err(error) => Some(format!("{error:#}")),
+            };
+            if let Some(reason) = &unavailable {
+                self.say(&format!("missing {}: {reason}", contender.name));
+            }
+            results.contenders.push(ContenderRow {
+                name: contender.name,
+                about: contender.about,
+                unavailable,
+            });
+        }
+        results.contenders.push(ContenderRow {
+            name: contenders::PING.0,
+            about: contenders::PING.1,
+            unavailable: None,
+        });
+        entrants
+    }
+
+    fn rounds(
+        &self,
+        chosen: &[Contender],
+        entrants: &mut [Entrant],
+        workload: &Workload,
+        results: &mut Results,
+    ) {
+        self.say(&format!("run     {}", workload.name));
+        let refusal = |name: &str| {
+            chosen
+                .iter()
+                .find(|contender| contender.name == name)
+                .and_then(|contender| contender.refusal(workload.name))
+        };
+        let mut missing: Vec<(&'static str, String)> = entrants
+            .iter()
+            .filter_map(|entrant| Some((entrant.name, refusal(entrant.name)?.to_owned())))
+            .filter(|(name, _)| !matches!(*name, "true" | "socket"))
+            .collect();
+        let mut able: Vec<&mut Entrant> = entrants
+            .iter_mut()
+            .filter(|entrant| refusal(entrant.name).is_none())
+            .collect();
+        let budget = Duration::from_secs(if self.options.quick {
+            workload.seconds / 5
+        } else {
+            workload.seconds
+        });
+        let rounds = measure::rounds(&mut able, workload, budget);
+        for (name, reason) in &rounds.dropped {
+            self.say(&format!("missing {name}: {reason}"));
+        }
+        let names = chosen.iter().map(|contender| contender.name);
+        for name in names.chain([contenders::PING.0]) {
+            results.cells.extend(cell(&rounds, workload, name));
+        }
+        if workload.name == "one" {
+            results.mcp_above_ping_us = rounds
+                .rows
+                .get("forge-mcp")
+                .zip(rounds.rows.get(contenders::PING.0))
+                .and_then(|(call, ping)| call.paired(ping, |call, ping| call - ping));
+        }
+        missing.extend(rounds.dropped);
+        results.workloads.push(WorkloadRow {
+            name: workload.name,
+            about: workload.about,
+            missing,
+        });
+    }
+
+    fn load(&self, entrants: &mut [Entrant], results: &mut Results) -> anyhow::Result<()> {
+        let one = first_workload()?;
+        let seconds = if self.options.quick { 4 } else { 30 };
+        for clients in CLIENTS {
+            for name in LOADED {
+                let Some(entrant) = entrant(entrants, name) else {
+                    continue;
+                };
+                self.say(&format!("load    {name}, {clients} clients"));
+                match measure::load(entrant, &one, clients, seconds) {
+                    Ok(load) => results.loads.push(load),
+                    Err(error) => self.say(&format!("missing {name}: {error:#}")),
+                }
+            }
+        }
+        let rate = results.load("forge", 8).map(|load| load.per_second / 2.0);
+        if let Some((rate, forge)) = rate.zip(entrant(entrants, "forge")) {
+            self.say("load    forge, half of the rate of 8 clients");
+            results.half_rate = measure::paced(forge, &one, rate, seconds).ok();
+        }
+        Ok(())
+    }
+
+    fn alive(&self, entrants: &mut [Entrant], results: &mut Results) {
+        let (count, seconds) = if self.options.quick {
+            (200, 20)
+        } else {
+            (1000, 120)
+        };
+        if let Some(forge) = entrant(entrants, "forge") {
+            self.say(&format!("alive   {count} sandboxes"));
+            match measure::alive(forge, count, seconds) {
+                Ok(alive) => results.alive = Some(alive),
+                Err(error) => self.say(&format!("missing forge: {error:#}")),
+            }
+        }
+    }
+
+    fn say(&self, what: &str) {
+        println!("{:>5.0} s  {what}", self.started.elapsed().as_secs_f64());
+    }
+}
+
+/// What the rounds say of one contender; nothing if it has no samples.
+fn cell(rounds: &Rounds, workload: &Workload, contender: &'static str) -> Option<Cell> {
+    let series = rounds.rows.get(contender)?;
+    let others = |name: &str| rounds.rows.get(name).filter(|_| name != contender);
+    Some(Cell {
+        workload: workload.name,
+        contender,
+        samples: series.count(),
+        p50_us: series.median()?,
+        p99_us: series.percentile(0.99)?,
+        to_floor: others("true").and_then(|floor| series.paired(floor, |this, floor| this / floor)),
+        bubblewrap_to_this: others("bubblewrap")
+            .and_then(|other| other.paired(series, |other, this| other / this)),
+    })
+}
+
+fn entrant<'a>(entrants: &'a mut [Entrant], name: &str) -> Option<&'a mut Entrant> {
+    entrants.iter_mut().find(|entrant| entrant.name == name)
+}
+
+fn first_workload() -> anyhow::Result<Workload> {
+    workloads::all()
+        .into_iter()
+        .next()
+        .context("there are workloads")
+}
+
+fn wanted(names: &[String], name: &str) -> bool {
+    names.is_empty() || names.iter().any(|wanted| wanted == name)
+}
+
+fn check_names(options: &Options) -> anyhow::Result<()> {
+    let known: Vec<_> = contenders::all().iter().map(|it| it.name).collect();
+    check_among("contender", &options.contenders, &known)?;
+    let mut known: Vec<_> = workloads::all().iter().map(|it| it.name).collect();
+    known.extend([LOAD, ALIVE]);
+    check_among("workload", &options.workloads, &known)
+}
+
+fn check_among(what: &str, names: &[String], known: &[&str]) -> anyhow::Result<()> {
+    match names.iter().find(|name| !known.contains(&name.as_str())) {
+        None => Ok(()),
+        Some(name) => bail!(
+            "there is no {what} `{name}`; there are {}",
+            known.join(", ")
+        ),
+    }
+}
+
+fn list() {
+    println!("contenders");
+    for contender in contenders::all() {
+        println!("  {:<15} {}", contender.name, contender.about);
+    }
+    println!("workloads");
+    for workload in workloads::all() {
+        println!("  {:<15} {}", workload.name, workload.about);
+    }
+    println!("  {LOAD:<15} `1+1` in fresh sandboxes, 1, 8 and 64 clients");
+    println!("  {ALIVE:<15} 1,000 sandboxes alive at once (--quick: 200)");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_name_is_named_in_the_error() {
+        let error = check_among("workload", &["pandsa".to_owned()], &["one", "pandas"])
+            .unwrap_err()
+            .to_string();
+        assert_eq!(
+            error,
+            "there is no workload `pandsa`; there are one, pandas"
+        );
+    }
+
+    #[test]
+    fn no_names_mean_all() {
+        assert!(wanted(&[], "one"));
+        assert!(!wanted(&["pandas".to_owned()], "one"));
+    }
+}

@@ -1,0 +1,128 @@
+//! What a run found: everything that the report, the plot and the targets are made from.
+
+use serde::Serialize;
+
+/// One run of the bench.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Results {
+    /// When, in UTC.
+    pub(crate) date: String,
+    /// Which version: `git describe`.
+    pub(crate) version: String,
+    /// `full` or `quick`.
+    pub(crate) mode: &'static str,
+    pub(crate) machine: Machine,
+    /// What a reader must know to read the numbers.
+    pub(crate) notes: Vec<String>,
+    pub(crate) contenders: Vec<ContenderRow>,
+    pub(crate) workloads: Vec<WorkloadRow>,
+    pub(crate) cells: Vec<Cell>,
+    pub(crate) loads: Vec<Load>,
+    /// Evenly paced runs at half of the rate that 8 clients got.
+    pub(crate) half_rate: Option<Load>,
+    pub(crate) alive: Option<Alive>,
+    /// Microseconds of a tool call without a sandbox.
+    pub(crate) direct_tool_call_us: Option<f64>,
+    /// Median, over rounds, of the MCP call's time less the ping's.
+    pub(crate) mcp_above_ping_us: Option<f64>,
+    pub(crate) targets: Vec<Target>,
+}
+
+/// Where it ran.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Machine {
+    pub(crate) processor: String,
+    pub(crate) cores: usize,
+    pub(crate) memory_gib: u64,
+    pub(crate) kernel: String,
+    /// Load average over a minute before the run: what else the machine was doing.
+    pub(crate) load_before: String,
+}
+
+/// One contender, and why it is missing, if it is.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct ContenderRow {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    /// Why it takes no part at all.
+    pub(crate) unavailable: Option<String>,
+}
+
+/// One workload.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct WorkloadRow {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    /// Contenders without numbers, and why.
+    pub(crate) missing: Vec<(&'static str, String)>,
+}
+
+/// One contender at one workload.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Cell {
+    pub(crate) workload: &'static str,
+    pub(crate) contender: &'static str,
+    pub(crate) samples: usize,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+    /// How many times as long as the floor `true`, by rounds.
+    pub(crate) to_floor: Option<f64>,
+    /// How many times as long bubblewrap takes, by rounds.
+    pub(crate) bubblewrap_to_this: Option<f64>,
+}
+
+/// Many runs at once.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Load {
+    pub(crate) contender: &'static str,
+    pub(crate) clients: u32,
+    pub(crate) seconds: f64,
+    pub(crate) per_second: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+    pub(crate) failed: u64,
+    /// Turns under load so far, of contenders that count them.
+    pub(crate) turns: Option<u64>,
+    pub(crate) resident_kib: Option<u64>,
+    pub(crate) resident_kib_after_first: Option<u64>,
+}
+
+/// Many sandboxes alive.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Alive {
+    pub(crate) asked: u64,
+    pub(crate) living: u64,
+    pub(crate) stopped: Option<String>,
+    pub(crate) start_seconds: f64,
+    pub(crate) beside_one_p50_us: f64,
+    pub(crate) beside_all_p50_us: f64,
+    /// Of the machine's available memory.
+    pub(crate) memory_kib_each: u64,
+    /// Proportional set size of all processes.
+    pub(crate) pss_kib_each: u64,
+}
+
+/// One thing that the project wants to reach.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Target {
+    pub(crate) what: &'static str,
+    pub(crate) wanted: &'static str,
+    /// What was found, or why nothing was.
+    pub(crate) measured: String,
+    /// Nothing where nothing was measured.
+    pub(crate) met: Option<bool>,
+}
+
+impl Results {
+    pub(crate) fn cell(&self, workload: &str, contender: &str) -> Option<&Cell> {
+        self.cells
+            .iter()
+            .find(|cell| cell.workload == workload && cell.contender == contender)
+    }
+
+    pub(crate) fn load(&self, contender: &str, clients: u32) -> Option<&Load> {
+        self.loads
+            .iter()
+            .find(|load| load.contender == contender && load.clients == clients)
+    }
+}
