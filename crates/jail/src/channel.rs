@@ -1,11 +1,15 @@
 //! The channel between keeper and init: whole messages, and an end when the other side dies.
 
 use std::{
-    io,
+    io::{self, IoSlice, IoSliceMut},
+    mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
 
 /// Largest message, in bytes.
 const MAX_MESSAGE_BYTES: usize = 64 << 10;
@@ -33,6 +37,58 @@ impl Channel {
     /// Sends one message. A peer that is gone needs none.
     pub(crate) fn send(&self, message: &[u8]) {
         rustix::net::send(&self.0, message, SendFlags::NOSIGNAL).ok();
+    }
+
+    /// Sends one message with descriptors.
+    ///
+    /// # Errors
+    ///
+    /// The peer is gone.
+    pub(crate) fn send_with(
+        &self,
+        message: &[u8],
+        descriptors: &[BorrowedFd<'_>; 4],
+    ) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmRights(descriptors));
+        rustix::net::sendmsg(
+            &self.0,
+            &[IoSlice::new(message)],
+            &mut control,
+            SendFlags::NOSIGNAL,
+        )?;
+        Ok(())
+    }
+
+    /// Waits for one message that may bring a descriptor; `None` when the other end is closed.
+    pub(crate) fn receive_with(&self) -> Option<(Vec<u8>, Option<OwnedFd>)> {
+        let mut bytes = vec![0; 64];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let received = rustix::net::recvmsg(
+            &self.0,
+            &mut [IoSliceMut::new(&mut bytes)],
+            &mut control,
+            flags,
+        )
+        .ok()?;
+        bytes.truncate(received.bytes);
+        let descriptor = control
+            .drain()
+            .filter_map(|message| match message {
+                RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+                _ => None,
+            })
+            .flatten()
+            .next();
+        (received.bytes > 0).then_some((bytes, descriptor))
+    }
+
+    /// The end itself, to give away.
+    pub(crate) fn into_fd(self) -> OwnedFd {
+        self.0
     }
 
     /// Waits for one message; `None` when the other end is closed.

@@ -23,13 +23,14 @@ use crate::{
     namespaces::{self, Outside},
     omitted, rlimits,
     rootfs::Sources,
-    spec::{Cause, JailSpec, Layer, LayerReport, LimitReport, Report, State},
+    spec::{Cause, JailLimits, JailSpec, Layer, LayerReport, LimitReport, Report, State},
     sys::{self, Side},
     watch::{self, MemoryWatch},
+    zygote,
 };
 
 /// Time for a killed init to die by itself. Normal is a few milliseconds.
-const GRACE: Timespec = Timespec {
+pub(crate) const GRACE: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 200_000_000,
 };
@@ -60,7 +61,10 @@ pub fn main() -> ExitCode {
 
 /// One sandbox's life. An error is the report to give; nothing is left running then.
 fn keep(socket: BorrowedFd<'_>, spec: &JailSpec, streams: Streams) -> Result<(), Report> {
-    let (cgroup, cgroup_layer) = join_plan(spec)?;
+    if spec.zygote {
+        return zygote::keep(socket, spec, streams);
+    }
+    let (cgroup, cgroup_layer) = join_plan(&spec.id, &spec.limits, &spec.required)?;
     let started = stand_in(spec, cgroup.as_ref())
         .map_err(|error| refusal(&error))
         .and_then(|()| Starting::fork(spec, streams))
@@ -80,7 +84,7 @@ fn keep(socket: BorrowedFd<'_>, spec: &JailSpec, streams: Streams) -> Result<(),
             return Err(report);
         }
     };
-    let limits = limit_reports(spec, cgroup.as_ref());
+    let limits = limit_reports(&spec.limits, cgroup.as_ref());
     let layers = std::iter::once(cgroup_layer).chain(layers).collect();
     launch::report(socket, &Report::Entered { layers, limits });
     let end = sandbox.supervise(socket, spec, cgroup.as_ref());
@@ -122,7 +126,11 @@ fn remove(cgroup: Option<Cgroup>) {
 }
 
 /// Makes the cgroup, or decides that the run goes on without.
-fn join_plan(spec: &JailSpec) -> Result<(Option<Cgroup>, LayerReport), Report> {
+pub(crate) fn join_plan(
+    id: &str,
+    limits: &JailLimits,
+    required: &[Layer],
+) -> Result<(Option<Cgroup>, LayerReport), Report> {
     let layer = Layer::Cgroup;
     let missing = |detail: String| {
         (
@@ -137,7 +145,7 @@ fn join_plan(spec: &JailSpec) -> Result<(Option<Cgroup>, LayerReport), Report> {
     if omitted(layer) {
         return Ok(missing("left out by a test build".to_owned()));
     }
-    match Cgroup::create(&spec.id, &spec.limits) {
+    match Cgroup::create(id, limits) {
         Ok(cgroup) => {
             let detail = cgroup.describe();
             Ok((
@@ -149,7 +157,7 @@ fn join_plan(spec: &JailSpec) -> Result<(Option<Cgroup>, LayerReport), Report> {
                 },
             ))
         }
-        Err(error) if spec.required.contains(&layer) => {
+        Err(error) if required.contains(&layer) => {
             let (reason, fix) = explain::cgroup(&error);
             Err(Report::Refused { layer, reason, fix })
         }
@@ -158,7 +166,7 @@ fn join_plan(spec: &JailSpec) -> Result<(Option<Cgroup>, LayerReport), Report> {
 }
 
 /// Which limits the kernel holds for the whole sandbox, and which have only a stand-in.
-fn limit_reports(spec: &JailSpec, cgroup: Option<&Cgroup>) -> Vec<LimitReport> {
+pub(crate) fn limit_reports(limits: &JailLimits, cgroup: Option<&Cgroup>) -> Vec<LimitReport> {
     let report = |name: &str, state, detail: &str| LimitReport {
         name: name.to_owned(),
         state,
@@ -173,8 +181,8 @@ fn limit_reports(spec: &JailSpec, cgroup: Option<&Cgroup>) -> Vec<LimitReport> {
     };
     let storage = format!(
         "tmpfs sizes: /tmp and /workspace {} MiB each, /dev/shm {} MiB",
-        spec.limits.tmp_bytes >> 20,
-        spec.limits.shm_bytes >> 20
+        limits.tmp_bytes >> 20,
+        limits.shm_bytes >> 20
     );
     vec![
         held(
@@ -196,15 +204,15 @@ fn limit_reports(spec: &JailSpec, cgroup: Option<&Cgroup>) -> Vec<LimitReport> {
 }
 
 /// Init, forked and waiting for its release.
-struct Starting {
+pub(crate) struct Starting {
     init: Pid,
-    handle: OwnedFd,
-    channel: Channel,
+    pub(crate) handle: OwnedFd,
+    pub(crate) channel: Channel,
 }
 
 impl Starting {
     /// Forks init. In the child this does not return.
-    fn fork(spec: &JailSpec, streams: Streams) -> Result<Self, Report> {
+    pub(crate) fn fork(spec: &JailSpec, streams: Streams) -> Result<Self, Report> {
         let privileged = rustix::process::geteuid().is_root();
         // Root of a container or a plain user namespace may lack the privilege all the same: then
         // init opens them, as for an ordinary user.
@@ -249,7 +257,7 @@ impl Starting {
     }
 
     /// Gives init its ids and its cgroup, then lets it go on.
-    fn release(self, cgroup: Option<&Cgroup>) -> Result<Self, Report> {
+    pub(crate) fn release(self, cgroup: Option<&Cgroup>) -> Result<Self, Report> {
         let init = self.init.as_raw_nonzero().get();
         let slot = std::process::id();
         let prepared = namespaces::map_ids(init, slot)
@@ -271,7 +279,7 @@ impl Starting {
     }
 
     /// Waits for init's word that every layer is in place.
-    fn wait_until_sealed(&self) -> Result<Vec<LayerReport>, Report> {
+    pub(crate) fn wait_until_sealed(&self) -> Result<Vec<LayerReport>, Report> {
         let bytes = self
             .channel
             .receive()
@@ -289,7 +297,7 @@ impl Starting {
 
     /// Kills everything in the sandbox and waits until it is gone: the kernel reaps the whole pid
     /// namespace before it lets its init be waited for.
-    fn end(&self, cgroup: Option<&Cgroup>) -> u64 {
+    pub(crate) fn end(&self, cgroup: Option<&Cgroup>) -> u64 {
         rustix::process::pidfd_send_signal(&self.handle, Signal::KILL).ok();
         while !self.is_dead_within(GRACE) {
             // Init must run to die, and what it is to take with it competes for the processor:
@@ -410,7 +418,7 @@ enum Wake {
     Tick,
 }
 
-fn refusal(error: &JailError) -> Report {
+pub(crate) fn refusal(error: &JailError) -> Report {
     match error {
         JailError::Step {
             layer,
@@ -434,7 +442,7 @@ fn refusal(error: &JailError) -> Report {
     }
 }
 
-fn failure(error: &impl std::fmt::Display) -> Report {
+pub(crate) fn failure(error: &impl std::fmt::Display) -> Report {
     Report::Failed {
         message: error.to_string(),
     }

@@ -13,6 +13,7 @@ use std::{
 };
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use serde::de::DeserializeOwned;
 
 use crate::{
     descriptors::Streams,
@@ -44,12 +45,29 @@ pub fn frame(message: &impl serde::Serialize) -> io::Result<Vec<u8>> {
 ///
 /// The peer sent something else, or went away.
 pub(crate) fn receive(socket: BorrowedFd<'_>) -> Result<(JailSpec, Streams), JailError> {
+    let (spec, [control, stdout, stderr]) = receive_message(socket)?;
+    let streams = Streams {
+        control,
+        stdout,
+        stderr,
+    };
+    Ok((spec, streams))
+}
+
+/// Receives one message with exactly so many descriptors, at most four.
+///
+/// # Errors
+///
+/// The peer sent something else, or went away.
+pub(crate) fn receive_message<T: DeserializeOwned, const N: usize>(
+    socket: BorrowedFd<'_>,
+) -> Result<(T, [OwnedFd; N]), JailError> {
     let broken = |message: &str| JailError::Launch(message.to_owned());
     let (mut bytes, descriptors) =
         receive_first(socket).map_err(|error| JailError::Launch(error.to_string()))?;
-    let [control, stdout, stderr]: [OwnedFd; 3] = descriptors
+    let descriptors: [OwnedFd; N] = descriptors
         .try_into()
-        .map_err(|_| broken("it did not bring exactly three descriptors"))?;
+        .map_err(|_| broken("it did not bring the descriptors that belong to it"))?;
     let header = bytes
         .first_chunk::<4>()
         .ok_or_else(|| broken("it is shorter than its header"))?;
@@ -69,14 +87,7 @@ pub(crate) fn receive(socket: BorrowedFd<'_>) -> Result<(JailSpec, Streams), Jai
         .map_err(|error| JailError::Launch(error.to_string()))?;
     let spec =
         serde_json::from_slice(&bytes).map_err(|error| JailError::Launch(error.to_string()))?;
-    Ok((
-        spec,
-        Streams {
-            control,
-            stdout,
-            stderr,
-        },
-    ))
+    Ok((spec, descriptors))
 }
 
 /// Sends one report. A server that is gone needs none.
@@ -87,8 +98,8 @@ pub(crate) fn report(socket: BorrowedFd<'_>, report: &Report) {
 }
 
 fn receive_first(socket: BorrowedFd<'_>) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
-    let mut bytes = vec![0; 64 << 10];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut bytes = vec![0; 4];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC;
     let received = rustix::net::recvmsg(

@@ -5,21 +5,23 @@
 //! supervises it. Init walks the one ordered list below, then forks the *worker*, which becomes
 //! the program. **The list is the security argument**: read `enter` below and `seal.rs` first.
 //!
-//! Synchronous, Linux only, single-threaded; all `unsafe` of the project is in `sys.rs`.
+//! Synchronous, Linux only, single-threaded; all `unsafe` of the project is in `sys.rs`, `raw.rs`
+//! and `fork_calls.rs`.
 #![cfg(target_os = "linux")]
 
-mod capabilities;
 pub mod cgroup;
 mod channel;
 mod descriptors;
 mod error;
 pub mod explain;
+mod in_place;
 mod init;
 mod keeper;
-mod landlock;
 pub mod launch;
 mod namespaces;
+mod plan;
 pub mod probe;
+mod raw;
 mod rlimits;
 mod rootfs;
 mod seal;
@@ -27,6 +29,10 @@ mod seccomp;
 pub mod spec;
 mod sys;
 mod watch;
+mod zygote;
+
+/// The object that a zygote loads, built from `object.rs`.
+pub const SEAL_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/seal.so"));
 
 pub use error::JailError;
 pub use keeper::main;
@@ -86,7 +92,11 @@ fn enter(
     // From here on no host path can be named.
     layers.step(Layer::MountNamespace, || root.enter())?;
     layers.step(Layer::ReadOnlyRoot, rootfs::make_read_only)?;
-    seal::seal(spec, &mut layers)?;
+    if spec.zygote {
+        in_place::prepare_zygote(spec, &mut layers)?;
+    } else {
+        in_place::seal(spec, &mut layers)?;
+    }
     Ok(layers.reports)
 }
 
@@ -124,6 +134,19 @@ impl<'a> Layers<'a> {
             Err(error) => self.note(layer, spec::State::Missing, error.to_string()),
         }
         Ok(())
+    }
+
+    /// Notes what the seal did, or did not where a test build says so.
+    fn sealed(&mut self, layer: Layer, state: spec::State, detail: String) {
+        if omitted(layer) {
+            self.note(
+                layer,
+                spec::State::Missing,
+                "left out by a test build".to_owned(),
+            );
+        } else {
+            self.note(layer, state, detail);
+        }
     }
 
     /// Keeps one line a layer: a later step of the same layer adds to its detail.

@@ -16,7 +16,7 @@ use rustix::mount::{
 
 use crate::{
     error::JailError,
-    spec::{JailSpec, Layer, Tree},
+    spec::{File, JailSpec, Layer, Tree},
     sys,
 };
 
@@ -109,7 +109,7 @@ impl Root {
         for file in &spec.files {
             let path = root.inside(&file.path)?;
             make_parents(&path)?;
-            fs::write(&path, &file.content).map_err(failed(format!("write {}", file.path)))?;
+            fs::write(&path, content(file)?).map_err(failed(format!("write {}", file.path)))?;
         }
         for (target, source) in left {
             let target = root.inside(target)?;
@@ -337,12 +337,35 @@ fn new_proc(subset: Option<&str>) -> io::Result<OwnedFd> {
     )?)
 }
 
+fn content(file: &File) -> Result<Vec<u8>, JailError> {
+    if !file.binary {
+        return Ok(file.content.clone().into_bytes());
+    }
+    let digits = file.content.as_bytes().chunks(2);
+    digits
+        .map(|pair| {
+            std::str::from_utf8(pair)
+                .ok()
+                .and_then(|pair| u8::from_str_radix(pair, 16).ok())
+        })
+        .collect::<Option<_>>()
+        .ok_or_else(|| {
+            failed(format!("{} is not in hexadecimal", file.path))(io::Error::from(
+                io::ErrorKind::InvalidData,
+            ))
+        })
+}
+
+/// Options of a tmpfs that is bounded in bytes and in inodes: an inode costs about a kilobyte of
+/// kernel memory, and without a bound empty files are a way around the size.
+pub(crate) fn tmpfs_options(bytes: u64, mode: &str) -> String {
+    let inodes = (bytes / 4096).clamp(1024, 400_000);
+    format!("mode={mode},size={bytes},nr_inodes={inodes}")
+}
+
 fn mount_tmpfs(target: impl AsRef<Path>, bytes: u64, mode: &str) -> Result<(), JailError> {
     let target = target.as_ref();
-    // An inode costs about a kilobyte of kernel memory: without a bound, empty files are a way
-    // around the size.
-    let inodes = (bytes / 4096).clamp(1024, 400_000);
-    let options = format!("mode={mode},size={bytes},nr_inodes={inodes}");
+    let options = tmpfs_options(bytes, mode);
     rustix::mount::mount(
         "tmpfs",
         target,

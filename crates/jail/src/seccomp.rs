@@ -14,14 +14,16 @@ use seccompiler::{
 
 use crate::{error::JailError, spec::Layer};
 
-/// Installs the filter on this process and all it will start. Needs no_new_privs.
+/// Installs the wide filter: the list, and what a process needs to seal itself. The seal's last
+/// step takes that away again with [`narrow`], before a byte of the program is read: the wide one
+/// is costly to install and is inherited, the narrow one is small. Needs no_new_privs.
 pub(crate) fn install() -> Result<String, JailError> {
     let failed = |step: &str, error: String| JailError::Step {
         layer: Layer::Seccomp,
         step: step.to_owned(),
         source: std::io::Error::other(error),
     };
-    let program = program().map_err(|error| failed("compile the filter", error))?;
+    let program = program(&SEALING).map_err(|error| failed("compile the filter", error))?;
     seccompiler::apply_filter(&program)
         .map_err(|error| failed("install the filter", error.to_string()))?;
     Ok(format!(
@@ -30,17 +32,79 @@ pub(crate) fn install() -> Result<String, JailError> {
     ))
 }
 
+/// What a process needs to seal itself, and nothing after.
+const SEALING: [i64; 8] = [
+    libc::SYS_clone,
+    libc::SYS_prctl,
+    libc::SYS_mount,
+    libc::SYS_unshare,
+    libc::SYS_seccomp,
+    libc::SYS_landlock_create_ruleset,
+    libc::SYS_landlock_add_rule,
+    libc::SYS_landlock_restrict_self,
+];
+
+/// The filter that goes on top of the wide one: together they are the list.
+pub(crate) fn narrow() -> Result<BpfProgram, String> {
+    let none = |error: seccompiler::BackendError| error.to_string();
+    let dword = |argument, operator, value| {
+        SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)
+    };
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
+        SEALING.into_iter().map(|call| (call, Vec::new())).collect();
+    // Each flag by itself: one is enough.
+    let namespaces = (0..32)
+        .map(|bit| 1 << bit)
+        .filter(|flag| NAMESPACES & flag != 0)
+        .map(|flag| SeccompRule::new(vec![dword(0, SeccompCmpOp::MaskedEq(flag), flag)?]))
+        .collect::<Result<_, _>>()
+        .map_err(none)?;
+    rules.insert(libc::SYS_clone, namespaces);
+    let unlisted = PRCTLS
+        .into_iter()
+        .map(|option| dword(0, SeccompCmpOp::Ne, u64::from(option.unsigned_abs())))
+        .collect::<Result<_, _>>()
+        .and_then(SeccompRule::new)
+        .map_err(none)?;
+    rules.insert(libc::SYS_prctl, vec![unlisted]);
+    let filter = SeccompFilter::new(
+        rules,
+        SeccompAction::Allow,
+        SeccompAction::Errno(ENOSYS),
+        ARCHITECTURE,
+    )
+    .map_err(none)?;
+    filter.try_into().map_err(none)
+}
+
+/// An instruction as two words, in the kernel's layout.
+pub(crate) fn words(instruction: &sock_filter) -> [u32; 2] {
+    let [code_low, code_high] = instruction.code.to_ne_bytes();
+    let first = [code_low, code_high, instruction.jt, instruction.jf];
+    [u32::from_ne_bytes(first), instruction.k]
+}
+
+/// The flags of clone that make namespaces.
+const NAMESPACES: u64 = (libc::CLONE_NEWNS
+    | libc::CLONE_NEWCGROUP
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUSER
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET) as u32 as u64;
+
 /// The calls allowed by [`conditional`] rules.
 const CONDITIONAL: usize = 10;
 
-/// The compiled filter.
-fn program() -> Result<BpfProgram, String> {
+/// The compiled filter, with some calls allowed whatever their arguments.
+fn program(whole: &[i64]) -> Result<BpfProgram, String> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = ALLOWED
         .iter()
         .chain(LEGACY)
         .map(|call| (*call, Vec::new()))
         .collect();
     rules.extend(conditional().map_err(|error| error.to_string())?);
+    rules.extend(whole.iter().map(|call| (*call, Vec::new())));
     let filter = SeccompFilter::new(
         rules,
         SeccompAction::Errno(ENOSYS),
@@ -145,13 +209,6 @@ fn instruction(code: u32, (jt, jf): (u8, u8), k: u32) -> sock_filter {
 
 /// Calls that are allowed only with some arguments.
 fn conditional() -> Result<[(i64, Vec<SeccompRule>); CONDITIONAL], seccompiler::BackendError> {
-    const NAMESPACES: u64 = (libc::CLONE_NEWNS
-        | libc::CLONE_NEWCGROUP
-        | libc::CLONE_NEWUTS
-        | libc::CLONE_NEWIPC
-        | libc::CLONE_NEWUSER
-        | libc::CLONE_NEWPID
-        | libc::CLONE_NEWNET) as u32 as u64;
     // The other ioctls that reach a descriptor in here push input into terminals (TIOCSTI,
     // TIOCLINUX) or load line disciplines (TIOCSETD).
     const IOCTLS: [u64; 11] = [
@@ -504,7 +561,8 @@ mod tests {
     #[test]
     fn the_filter_fits_the_kernel() {
         // BPF_MAXINSNS.
-        assert!(program().unwrap().len() <= 4096);
+        assert!(program(&SEALING).unwrap().len() <= 4096);
+        assert!(narrow().unwrap().len() <= crate::seal::MOST_INSTRUCTIONS);
     }
 
     #[test]

@@ -30,6 +30,8 @@ pub struct JailSpec {
     pub environment: Vec<(String, String)>,
     /// Layers without which it must not run.
     pub required: Vec<Layer>,
+    /// The program is a zygote: it runs nothing itself, and forks sandboxes on request.
+    pub zygote: bool,
 }
 
 /// A host directory or file shown read-only inside.
@@ -55,14 +57,28 @@ pub struct Link {
     pub target: String,
 }
 
+/// A request to a zygote's keeper, with four descriptors: guard, control, stdout, stderr. The guard
+/// is for that sandbox what the launch socket is for one of its own: reports, and the life line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ForkSpec {
+    /// Names the sandbox's cgroup, as [`JailSpec::id`].
+    pub id: String,
+    /// What all its processes together may use.
+    pub limits: JailLimits,
+}
+
 /// A small file made in the root, read-only with the rest of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct File {
     /// Absolute path inside.
     pub path: String,
-    /// Its content.
+    /// Its content; in hexadecimal if `binary`.
     pub content: String,
+    /// Whether the content is not text.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub binary: bool,
 }
 
 /// What the jail enforces.

@@ -1,4 +1,4 @@
-//! The only file of the workspace with `unsafe`: raw system calls that no safe wrapper offers.
+//! System calls that no safe wrapper offers, by way of libc.
 #![expect(
     unsafe_code,
     reason = "raw system calls without a safe wrapper live here only"
@@ -135,17 +135,6 @@ pub(crate) fn duplicate_above(source: BorrowedFd<'_>, least: RawFd) -> io::Resul
     check(fd.into())?;
     // SAFETY: the call above just made `fd`; nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// Drops one capability from the bounding set. `Ok(false)` when the kernel has no such number.
-pub(crate) fn drop_from_bounding_set(capability: libc::c_ulong) -> io::Result<bool> {
-    // SAFETY: takes integers only.
-    let result = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
-    match check(result.into()) {
-        Ok(()) => Ok(true),
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(false),
-        Err(error) => Err(error),
-    }
 }
 
 /// Replaces this process by `program`. Returns only to say why it could not.

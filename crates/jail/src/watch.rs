@@ -23,7 +23,12 @@ impl MemoryWatch {
 
     /// Whether the processes together hold more than the limit right now.
     pub(crate) fn exceeded(&self) -> bool {
-        let family = family_of(self.init, &parents());
+        self.exceeded_in(&parents())
+    }
+
+    /// As [`Self::exceeded`], in a list of processes that serves several watches.
+    pub(crate) fn exceeded_in(&self, parents: &[(i32, i32)]) -> bool {
+        let family = family_of(self.init, parents);
         // Cheap first: counts pages that forks share once for each process.
         let rough: u64 = family
             .iter()
@@ -76,7 +81,7 @@ pub(crate) fn kill(init: i32) {
 
 /// Every process of the host with its parent. A pid namespace's orphans go to its init, so the
 /// family of an init is complete.
-fn parents() -> Vec<(i32, i32)> {
+pub(crate) fn parents() -> Vec<(i32, i32)> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
     };

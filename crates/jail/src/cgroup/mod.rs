@@ -219,6 +219,15 @@ impl Cgroup {
         }
     }
 
+    /// Removes what can be removed now. Gives itself back if something is still busy.
+    pub fn try_remove(mut self) -> Option<Self> {
+        self.directories.retain(|directory| {
+            fs::remove_dir(&directory.path)
+                .is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy)
+        });
+        (!self.directories.is_empty()).then_some(self)
+    }
+
     fn memory(&self) -> Option<&Directory> {
         self.directories
             .iter()

@@ -55,6 +55,7 @@ pub(super) fn build(
                 Some("minimal") => Rootfs::Minimal,
                 _ => Rootfs::Host,
             },
+            warm: reader.flag("warm.enabled"),
         },
         audit_dir: audit_directory(reader, &data_dir)?,
         upstreams,

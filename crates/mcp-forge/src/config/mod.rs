@@ -105,6 +105,8 @@ pub struct NativeConfig {
     pub python: Option<PathBuf>,
     /// What the sandbox sees as `/`.
     pub rootfs: Rootfs,
+    /// Whether sandboxes are forked from a zygote. Otherwise each starts its own interpreter.
+    pub warm: bool,
 }
 
 /// What the sandbox sees as `/`.

@@ -7,6 +7,13 @@ sys.path.insert(0, '/opt/mcp-forge')
 from mcp_forge_runner.__main__ import main
 main(3)";
 
+/// Starts the zygote, which waits on descriptor 3 for what it is to fork.
+pub const ZYGOTE: &str = "\
+import sys
+sys.path.insert(0, '/opt/mcp-forge')
+from mcp_forge_runner.zygote import main
+main()";
+
 /// Each file's path below the runner's directory, and its content.
 pub const FILES: &[(&str, &str)] = &[
     (
@@ -72,6 +79,10 @@ pub const FILES: &[(&str, &str)] = &[
     (
         "mcp_forge_runner/values.py",
         include_str!("../../../../runner/mcp_forge_runner/values.py"),
+    ),
+    (
+        "mcp_forge_runner/zygote.py",
+        include_str!("../../../../runner/mcp_forge_runner/zygote.py"),
     ),
 ];
 

@@ -17,3 +17,4 @@ mod mcp;
 mod outcomes;
 mod real_python;
 mod service;
+mod warm;

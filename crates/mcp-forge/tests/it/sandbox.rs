@@ -25,6 +25,7 @@ pub(crate) fn config() -> Config {
     let mut config = Config::load(&sources).unwrap().config;
     config.default_limits.timeout = Duration::from_mins(1);
     config.default_limits.cpu_quota_us = 100_000;
+    config.native.warm = std::env::var_os("FORGE_TEST_WARM").is_some();
     config
 }
 

@@ -3,7 +3,7 @@
 use std::{
     io::{self, IoSlice},
     mem::MaybeUninit,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
     process::Stdio,
     time::Duration,
@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// Time for the layers to be built. Normal is 10 to 30 ms.
-const ENTER_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const ENTER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Time for a killed sandbox to be gone. Normal is under 100 ms, fork bombs included.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -43,9 +43,9 @@ pub(super) async fn launch(
     let (control, their_control) = socket_pair().map_err(failed)?;
     let (their_stdout, stdout) = output_pipe().map_err(failed)?;
     let (their_stderr, stderr) = output_pipe().map_err(failed)?;
-    let mut keeper = Keeper::spawn(jail, &spec.id).map_err(failed)?;
-    keeper
-        .send(spec, &[&their_control, &their_stdout, &their_stderr])
+    let mut keeper = LifeLine::spawn(jail, &spec.id).map_err(failed)?;
+    let theirs = [&their_control, &their_stdout, &their_stderr].map(AsFd::as_fd);
+    send(&mut keeper.socket, spec, &theirs)
         .await
         .map_err(failed)?;
     drop((their_control, their_stdout, their_stderr));
@@ -65,8 +65,28 @@ pub(super) async fn launch(
     })
 }
 
+/// Sends one message to a keeper, the descriptors with its first bytes.
+pub(super) async fn send(
+    socket: &mut UnixStream,
+    message: &impl serde::Serialize,
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let message = frame(message)?;
+    let (head, rest) = message.split_at(4);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(descriptors));
+    rustix::net::sendmsg(
+        &*socket,
+        &[IoSlice::new(head)],
+        &mut control,
+        SendFlags::NOSIGNAL,
+    )?;
+    socket.write_all(rest).await
+}
+
 /// A connected pair of sockets: one for us, one that blocks, as the other side expects.
-fn socket_pair() -> io::Result<(UnixStream, OwnedFd)> {
+pub(super) fn socket_pair() -> io::Result<(UnixStream, OwnedFd)> {
     let (ours, theirs) = UnixStream::pair()?;
     let theirs = theirs.into_std()?;
     theirs.set_nonblocking(false)?;
@@ -74,13 +94,13 @@ fn socket_pair() -> io::Result<(UnixStream, OwnedFd)> {
 }
 
 /// A pipe whose write end is for the sandbox: blocking, as programs expect.
-fn output_pipe() -> io::Result<(OwnedFd, pipe::Receiver)> {
+pub(super) fn output_pipe() -> io::Result<(OwnedFd, pipe::Receiver)> {
     let (sender, receiver) = pipe::pipe()?;
     Ok((sender.into_blocking_fd()?, receiver))
 }
 
 /// The layers and limits, or the refusal, in the engine's words.
-fn isolation(report: Report, profile: Profile) -> Result<Isolation, LaunchError> {
+pub(super) fn isolation(report: Report, profile: Profile) -> Result<Isolation, LaunchError> {
     let profile = profile.name();
     match report {
         Report::Entered { layers, limits } => Ok(Isolation {
@@ -136,17 +156,27 @@ pub(super) fn refused_layer(error: &LaunchError) -> Option<Layer> {
     }
 }
 
-/// The process `mcp-forge jail` of one sandbox. Dropping it closes the launch socket, at which it
-/// kills the sandbox, cleans up and exits; tokio reaps it.
+/// The server's end of a sandbox's life line: reports come in, and when it closes, however, the
+/// keeper kills the sandbox and cleans up.
 #[derive(Debug)]
-struct Keeper {
-    socket: UnixStream,
-    process: tokio::process::Child,
+pub(super) struct LifeLine {
+    pub(super) socket: UnixStream,
+    /// The process `mcp-forge jail`, where it keeps this one sandbox; tokio reaps it. A zygote's
+    /// keeper outlives its forks.
+    process: Option<tokio::process::Child>,
 }
 
-impl Keeper {
+impl LifeLine {
+    /// Of a fork: the keeper has the other end.
+    pub(super) fn of_fork(socket: UnixStream) -> Self {
+        Self {
+            socket,
+            process: None,
+        }
+    }
+
     #[expect(clippy::disallowed_methods, reason = "the engine starts its sandboxes")]
-    fn spawn(jail: &Path, id: &str) -> io::Result<Self> {
+    pub(super) fn spawn(jail: &Path, id: &str) -> io::Result<Self> {
         let (socket, theirs) = socket_pair()?;
         let mut command = tokio::process::Command::new(jail);
         command
@@ -162,30 +192,13 @@ impl Keeper {
         #[cfg(feature = "negative-controls")]
         command.envs(std::env::vars_os().filter(|(name, _)| name == "MCP_FORGE_OMIT_LAYERS"));
         Ok(Self {
-            process: command.spawn()?,
+            process: Some(command.spawn()?),
             socket,
         })
     }
 
-    /// Sends the launch message, the descriptors with its first bytes.
-    async fn send(&mut self, spec: &JailSpec, descriptors: &[&OwnedFd; 3]) -> io::Result<()> {
-        let message = frame(spec)?;
-        let (head, rest) = message.split_at(4);
-        let descriptors = descriptors.map(AsFd::as_fd);
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        control.push(SendAncillaryMessage::ScmRights(&descriptors));
-        rustix::net::sendmsg(
-            &self.socket,
-            &[IoSlice::new(head)],
-            &mut control,
-            SendFlags::NOSIGNAL,
-        )?;
-        self.socket.write_all(rest).await
-    }
-
     /// Waits for the next report.
-    async fn report(&mut self) -> io::Result<Report> {
+    pub(super) async fn report(&mut self) -> io::Result<Report> {
         let length = usize::try_from(self.socket.read_u32().await?).unwrap_or(usize::MAX);
         if length > MAX_REPORT_BYTES {
             return Err(io::Error::from(io::ErrorKind::InvalidData));
@@ -204,13 +217,15 @@ impl Keeper {
             self.socket.shutdown().await.ok();
             self.report().await?
         };
-        self.process.wait().await?;
+        if let Some(process) = &mut self.process {
+            process.wait().await?;
+        }
         Ok(report)
     }
 }
 
 #[async_trait::async_trait]
-impl Guard for Keeper {
+impl Guard for LifeLine {
     async fn end(mut self: Box<Self>, patience: Duration) -> Ending {
         let lost = |reason: String| Ending {
             cause: ExitCause::Lost(reason),

@@ -25,6 +25,7 @@ mod interpreter;
 mod launch;
 mod minimal;
 mod render;
+mod warm;
 
 use interpreter::Interpreter;
 
@@ -36,6 +37,8 @@ pub struct Native {
     jail: PathBuf,
     /// Found at first use: asking an interpreter what it is takes tens of milliseconds.
     host: OnceCell<Arc<render::Host>>,
+    /// Sandboxes made ahead; made when the host is known.
+    pool: OnceCell<Arc<warm::Pool>>,
     /// Gives each probe a name of its own.
     probes: AtomicU64,
 }
@@ -49,6 +52,8 @@ struct Settings {
     rootfs: Rootfs,
     data_dir: PathBuf,
     default_limits: Limits,
+    /// Whether sandboxes are forked from a zygote.
+    warm: bool,
 }
 
 impl Native {
@@ -69,9 +74,11 @@ impl Native {
                 rootfs: config.native.rootfs,
                 data_dir: config.data_dir.clone(),
                 default_limits: config.default_limits.clone(),
+                warm: config.native.warm,
             },
             jail,
             host: OnceCell::new(),
+            pool: OnceCell::new(),
             probes: AtomicU64::new(0),
         }
     }
@@ -105,6 +112,11 @@ impl Native {
             }
         };
         Ok(Arc::new(render::Host::read(interpreter, private_root)))
+    }
+
+    fn pool(&self, host: &render::Host) -> Arc<warm::Pool> {
+        let spec = render::zygote_spec(&self.settings.default_limits, host, self.required());
+        warm::Pool::new(self.jail.clone(), spec, self.settings.profile)
     }
 
     fn required(&self) -> Vec<Layer> {
@@ -181,6 +193,16 @@ impl Engine for Native {
 
     async fn launch(&self, spec: &SandboxSpec) -> Result<Sandbox, LaunchError> {
         let host = self.host().await?;
+        if self.settings.warm {
+            let pool = self.pool.get_or_init(|| async { self.pool(&host) }).await;
+            match pool.take(&spec.id, render::jail_limits(&spec.limits)).await {
+                Ok(sandbox) => return Ok(sandbox),
+                // What the profile requires and the host refuses, the cold path refuses too.
+                Err(error) => {
+                    tracing::warn!(%error, "the zygote failed; this sandbox is made without it");
+                }
+            }
+        }
         let jail_spec = render::jail_spec(spec, &host, self.required());
         launch::launch(&self.jail, &jail_spec, self.settings.profile).await
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use jail::spec::{File, JailLimits, JailSpec, Layer, Link, Tree};
 
 use super::Interpreter;
-use crate::{engine::SandboxSpec, runner::source};
+use crate::{engine::SandboxSpec, limits::Limits, runner::source};
 
 /// Where an interpreter outside `/usr` appears.
 const PYTHON: &str = "/opt/python";
@@ -171,6 +171,46 @@ impl Host {
     }
 }
 
+/// The limits in the jail's words.
+pub(super) fn jail_limits(limits: &Limits) -> JailLimits {
+    JailLimits {
+        memory_bytes: limits.memory_bytes,
+        cpu_quota_us: limits.cpu_quota_us,
+        pids: limits.pids,
+        tmp_bytes: limits.directory_bytes(),
+        workspace_bytes: limits.directory_bytes(),
+        shm_bytes: limits.shared_memory_bytes(),
+        // All cores for the whole time, and a little: the deadline is what ends a turn.
+        cpu_seconds: limits
+            .timeout
+            .as_secs()
+            .saturating_mul(64)
+            .saturating_add(10),
+    }
+}
+
+/// What the jail is asked for a zygote. Its forks get their own limits.
+pub(super) fn zygote_spec(limits: &Limits, host: &Host, required: Vec<Layer>) -> JailSpec {
+    let spec = SandboxSpec {
+        id: String::new(),
+        limits: limits.clone(),
+    };
+    let mut spec = jail_spec(&spec, host, required);
+    let hexadecimal = jail::SEAL_OBJECT.iter().flat_map(|byte| {
+        [byte >> 4, byte & 15].map(|digit| char::from_digit(digit.into(), 16).unwrap_or('0'))
+    });
+    spec.files.push(File {
+        path: format!("{RUNNER}/seal.so"),
+        content: hexadecimal.collect(),
+        binary: true,
+    });
+    if let Some(program) = spec.arguments.last_mut() {
+        source::ZYGOTE.clone_into(program);
+    }
+    spec.zygote = true;
+    spec
+}
+
 /// What the jail is asked for one sandbox.
 pub(super) fn jail_spec(spec: &SandboxSpec, host: &Host, required: Vec<Layer>) -> JailSpec {
     let limits = &spec.limits;
@@ -179,20 +219,7 @@ pub(super) fn jail_spec(spec: &SandboxSpec, host: &Host, required: Vec<Layer>) -
         trees: host.trees.clone(),
         links: host.links.clone(),
         files: host.files(),
-        limits: JailLimits {
-            memory_bytes: limits.memory_bytes,
-            cpu_quota_us: limits.cpu_quota_us,
-            pids: limits.pids,
-            tmp_bytes: limits.directory_bytes(),
-            workspace_bytes: limits.directory_bytes(),
-            shm_bytes: limits.shared_memory_bytes(),
-            // All cores for the whole time, and a little: the deadline is what ends a turn.
-            cpu_seconds: limits
-                .timeout
-                .as_secs()
-                .saturating_mul(64)
-                .saturating_add(10),
-        },
+        limits: jail_limits(limits),
         program: host.program(),
         arguments: [
             // Isolated: no PYTHON* variable, no user site, no working directory decides what is imported.
@@ -207,6 +234,7 @@ pub(super) fn jail_spec(spec: &SandboxSpec, host: &Host, required: Vec<Layer>) -
         .to_vec(),
         environment: host.environment(),
         required,
+        zygote: false,
     }
 }
 
@@ -275,6 +303,7 @@ fn file(path: &str, content: &str) -> File {
     File {
         path: path.to_owned(),
         content: content.to_owned(),
+        binary: false,
     }
 }
 

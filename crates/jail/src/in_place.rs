@@ -1,0 +1,83 @@
+//! Sealing in place: the end of the list for a program of its own, and for a zygote.
+
+use crate::{
+    Layers,
+    error::JailError,
+    omitted, plan, rlimits,
+    seal::{self, Step},
+    seccomp,
+    spec::{JailSpec, Layer, State},
+};
+
+/// Seals init and the one program it will start, as a fork of a zygote seals itself.
+///
+/// # Errors
+///
+/// The first required layer that could not be installed; the caller must exit at once.
+pub(crate) fn seal(spec: &JailSpec, layers: &mut Layers<'_>) -> Result<(), JailError> {
+    layers.step(Layer::NoNewPrivs, no_new_privs)?;
+    layers.step(Layer::Seccomp, seccomp::install)?;
+    let mut plan = plan::make(&spec.limits, true)?;
+    // These surroundings were built with the root.
+    for step in [Step::CgroupView, Step::Proc, Step::Directories] {
+        plan.skip |= 1 << step as u32;
+    }
+    if plan::describe_landlock(&plan).0 == State::Missing
+        && spec.required.contains(&Layer::Landlock)
+        && !omitted(Layer::Landlock)
+    {
+        return Err(
+            JailError::at(Layer::Landlock, "the kernel has no Landlock")(std::io::Error::from(
+                std::io::ErrorKind::Unsupported,
+            )),
+        );
+    }
+    seal::seal(&plan).map_err(|(step, errno)| JailError::Step {
+        layer: plan::layer_of(step as i32),
+        step: format!("seal, step {step:?}"),
+        source: std::io::Error::from_raw_os_error(errno),
+    })?;
+    layers.sealed(
+        Layer::Rlimits,
+        State::Enforced,
+        rlimits::describe(&spec.limits),
+    );
+    layers.sealed(
+        Layer::Capabilities,
+        State::Enforced,
+        "all sets empty, secure bits locked".to_owned(),
+    );
+    let (state, detail) = plan::describe_landlock(&plan);
+    layers.sealed(Layer::Landlock, state, detail);
+    Ok(())
+}
+
+/// What a zygote does to itself: its forks must still be able to build their own surroundings.
+/// No Landlock, which would forbid their mounts; they restrict themselves.
+///
+/// # Errors
+///
+/// As [`seal`].
+pub(crate) fn prepare_zygote(spec: &JailSpec, layers: &mut Layers<'_>) -> Result<(), JailError> {
+    layers.step(Layer::NoNewPrivs, no_new_privs)?;
+    layers.step(Layer::Seccomp, seccomp::install)?;
+    // Only what its forks do not need: a fork has all capabilities in a namespace of its own.
+    let mut plan = plan::make(&spec.limits, true)?;
+    plan.skip |= !(1 << Step::Capabilities as u32);
+    seal::seal(&plan).map_err(|(step, errno)| JailError::Step {
+        layer: plan::layer_of(step as i32),
+        step: format!("seal, step {step:?}"),
+        source: std::io::Error::from_raw_os_error(errno),
+    })?;
+    layers.sealed(
+        Layer::Capabilities,
+        State::Enforced,
+        "all sets empty, secure bits locked".to_owned(),
+    );
+    Ok(())
+}
+
+fn no_new_privs() -> Result<String, JailError> {
+    rustix::thread::set_no_new_privs(true).map_err(JailError::at(Layer::NoNewPrivs, "prctl"))?;
+    Ok("set-user-id and file capabilities are inert".to_owned())
+}

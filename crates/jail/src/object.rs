@@ -1,0 +1,155 @@
+//! The object that a zygote's interpreter loads: forks sealed sandboxes on request.
+//!
+//! Built by `build.rs` from this file, `seal.rs` and `raw.rs` alone, without any library, and
+//! carried in the binary. Its one function is called by the zygote in a loop.
+#![no_std]
+
+mod fork_calls;
+mod raw;
+mod seal;
+
+use fork_calls::{EINTR, bytes_of, number};
+use seal::{Plan, Step};
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    fork_calls::exit(70)
+}
+
+/// Named by the unwinding tables of `core`, which nothing here unwinds through.
+#[unsafe(no_mangle)]
+pub extern "C" fn rust_eh_personality() {}
+
+/// What is left to do for a fork that the keeper asked for.
+const READY: u8 = 1;
+
+/// Waits for one request on `channel` and forks a sandbox for it.
+///
+/// Returns the child's pid in the zygote, 0 in the sandbox's program, and a negative number when
+/// the keeper is gone. The program has descriptors 0 to 3 in place and nothing else, and is sealed.
+///
+/// The caller is single-threaded and brackets the call as CPython brackets a fork.
+#[unsafe(no_mangle)]
+pub extern "C" fn mcp_forge_fork(channel: i32) -> i64 {
+    const NAMESPACES: usize = 0x1000_0000 | 0x2000_0000 | 0x0002_0000;
+    const PIDFD: usize = 0x1000;
+    const SIGCHLD: usize = 17;
+    let mut plan = Plan::EMPTY;
+    let Some([control, stdout, stderr, report]) = receive(channel, &mut plan) else {
+        return -1;
+    };
+    let mut pidfd = -1;
+    match fork_calls::clone(NAMESPACES | PIDFD | SIGCHLD, Some(&mut pidfd)) {
+        Ok(0) => {
+            raw::close(channel);
+            become_init(&plan, [control, stdout, stderr], report)
+        }
+        forked => {
+            for descriptor in [control, stdout, stderr, report] {
+                raw::close(descriptor);
+            }
+            let errno = forked.err().unwrap_or(0);
+            let sent = fork_calls::send(channel, &errno.to_ne_bytes(), forked.ok().map(|_| pidfd));
+            if forked.is_ok() {
+                raw::close(pidfd);
+            }
+            match (sent, forked) {
+                (Err(_), _) => -1,
+                (Ok(()), Ok(pid)) => i64::from(pid),
+                // The keeper was told; the zygote itself is as good as before.
+                (Ok(()), Err(_)) => i64::from(i32::MAX),
+            }
+        }
+    }
+}
+
+/// A request is the plan's bytes, with four descriptors beside it.
+fn receive(channel: i32, plan: &mut Plan) -> Option<[i32; 4]> {
+    let mut descriptors = [-1; fork_calls::MOST_DESCRIPTORS];
+    loop {
+        match fork_calls::receive(channel, bytes_of(plan), &mut descriptors) {
+            Err(EINTR) => {}
+            Ok((length, 4)) if length == size_of::<Plan>() => return Some(descriptors),
+            _ => return None,
+        }
+    }
+}
+
+/// Pid 1 of the sandbox: seals itself, forks the program, reaps, and ends with it. Returns in the
+/// program only.
+fn become_init(plan: &Plan, streams: [i32; 3], report: i32) -> i64 {
+    const PR_SET_DUMPABLE: usize = 4;
+    const SIGCHLD: usize = 17;
+    fork_calls::default_signal(SIGCHLD);
+    // One byte: it is in its cgroup. Nothing when the keeper is gone.
+    if fork_calls::read(report, &mut [0]) != Ok(1) {
+        fork_calls::exit(1);
+    }
+    if let Err((step, errno)) = map_own_ids().and_then(|()| seal::seal(plan)) {
+        tell(report, 0, step as i32, errno);
+        fork_calls::exit(1);
+    }
+    let worker = match fork_calls::clone(SIGCHLD, None) {
+        Ok(0) => {
+            raw::close(report);
+            return i64::from(enter_program(streams));
+        }
+        Ok(worker) => worker,
+        Err(_) => fork_calls::exit(1),
+    };
+    // The program must not read init's memory or descriptors through /proc/1.
+    let _ = raw::integers(raw::number::PRCTL, [PR_SET_DUMPABLE, 0, 0, 0, 0, 0]);
+    for stream in streams {
+        raw::close(stream);
+    }
+    tell(report, READY, 0, 0);
+    loop {
+        match fork_calls::wait_any() {
+            Ok((pid, status)) if pid == worker => {
+                tell(report, 2, status, 0);
+                fork_calls::exit(0);
+            }
+            Ok(_) | Err(EINTR) => {}
+            Err(_) => fork_calls::exit(1),
+        }
+    }
+}
+
+/// Its own user namespace, with the one user there was.
+fn map_own_ids() -> Result<(), (Step, raw::Errno)> {
+    let write = |path, text| fork_calls::write_file(path, text).map_err(|errno| (Step::Proc, errno));
+    write(c"/proc/self/setgroups", b"deny")?;
+    write(c"/proc/self/uid_map", b"1000 1000 1")?;
+    write(c"/proc/self/gid_map", b"1000 1000 1")
+}
+
+/// Puts the program's descriptors in place and closes every other one.
+fn enter_program(streams: [i32; 3]) -> i32 {
+    const F_DUPFD_CLOEXEC: usize = 1030;
+    let high = |fd: i32| raw::integers(number::FCNTL, [fd as usize, F_DUPFD_CLOEXEC, 16, 0, 0, 0]);
+    let place = |fd: usize, target: usize| raw::integers(number::DUP3, [fd, target, 0, 0, 0, 0]);
+    let arranged = (|| {
+        let [control, stdout, stderr] = [high(streams[0])?, high(streams[1])?, high(streams[2])?];
+        let null = raw::open(c"/dev/null", 0)?;
+        let null = high(null)?;
+        place(null, 0)?;
+        place(stdout, 1)?;
+        place(stderr, 2)?;
+        place(control, 3)?;
+        raw::integers(number::CLOSE_RANGE, [4, u32::MAX as usize, 0, 0, 0, 0])?;
+        raw::integers(number::SETSID, [0; 6])
+    })();
+    match arranged {
+        Ok(_) => 0,
+        Err(_) => fork_calls::exit(126),
+    }
+}
+
+/// Nine bytes: what happened, and two numbers with it.
+fn tell(report: i32, what: u8, first: i32, second: i32) {
+    let mut message = [0; 9];
+    message[0] = what;
+    message[1..5].copy_from_slice(&first.to_ne_bytes());
+    message[5..9].copy_from_slice(&second.to_ne_bytes());
+    let _ = fork_calls::send(report, &message, None);
+}

@@ -1,0 +1,127 @@
+//! The plan of a fork's seal: numbers, options and the narrow filter, made once by the keeper.
+
+use crate::{
+    error::JailError,
+    raw,
+    seal::{MOST_INSTRUCTIONS, Plan, Step},
+    seccomp,
+    spec::{JailLimits, Layer, State},
+};
+
+/// What the kernel's Landlock knows: 0 where there is none.
+fn landlock_version() -> usize {
+    const VERSION: usize = 1;
+    raw::integers(
+        raw::number::LANDLOCK_CREATE_RULESET,
+        [0, 0, VERSION, 0, 0, 0],
+    )
+    .unwrap_or(0)
+}
+
+/// Makes the plan for sandboxes with these limits. `stand_in` says which limits no cgroup holds.
+///
+/// # Errors
+///
+/// The filter could not be compiled or does not fit.
+pub(crate) fn make(limits: &JailLimits, counted: bool) -> Result<Plan, JailError> {
+    let mut plan = Plan::EMPTY;
+    let directories = [limits.tmp_bytes, limits.workspace_bytes, limits.shm_bytes];
+    for (index, (place, bytes)) in plan.directories.iter_mut().zip(directories).enumerate() {
+        let mode = if index == 1 { "755" } else { "1777" };
+        let options = crate::rootfs::tmpfs_options(bytes, mode);
+        place[..options.len()].copy_from_slice(options.as_bytes());
+    }
+    for (place, (resource, soft, hard)) in plan
+        .limits
+        .iter_mut()
+        .zip(crate::rlimits::table(limits, counted))
+    {
+        *place = [resource, soft, hard];
+        plan.limit_count += 1;
+    }
+    set_landlock(&mut plan);
+    let filter = seccomp::narrow().map_err(|error| JailError::Step {
+        layer: Layer::Seccomp,
+        step: "compile the narrow filter".to_owned(),
+        source: std::io::Error::other(error),
+    })?;
+    if filter.len() > MOST_INSTRUCTIONS {
+        return Err(JailError::Launch(format!(
+            "the narrow filter has {} instructions",
+            filter.len()
+        )));
+    }
+    for (place, instruction) in plan.filter.iter_mut().zip(&filter) {
+        *place = seccomp::words(instruction);
+    }
+    plan.instruction_count = filter.len() as u64;
+    for (layer, step) in OMITTED {
+        if crate::omitted(layer) {
+            plan.skip |= 1 << step as u32;
+        }
+    }
+    Ok(plan)
+}
+
+/// What a test build can leave out of a fork.
+const OMITTED: [(Layer, Step); 6] = [
+    (Layer::CgroupNamespace, Step::CgroupView),
+    (Layer::Rlimits, Step::Limits),
+    (Layer::Capabilities, Step::Capabilities),
+    (Layer::NoNewPrivs, Step::NoNewPrivs),
+    (Layer::Landlock, Step::Landlock),
+    (Layer::Seccomp, Step::Seccomp),
+];
+
+/// All rights that this kernel knows are taken; reading and executing is given back.
+fn set_landlock(plan: &mut Plan) {
+    const READING: u64 = 1 | 1 << 2 | 1 << 3;
+    let version = landlock_version();
+    let files = match version {
+        0 | 1 => (1 << 13) - 1,
+        2 => (1 << 14) - 1,
+        3 | 4 => (1 << 15) - 1,
+        _ => (1 << 16) - 1,
+    };
+    let (network, scopes) = (
+        if version >= 4 { 3 } else { 0 },
+        if version >= 6 { 3 } else { 0 },
+    );
+    plan.landlock = [files, network, scopes, READING];
+    plan.landlock_bytes = match version {
+        0..=3 => 8,
+        4 | 5 => 16,
+        _ => 24,
+    };
+    if version == 0 {
+        plan.skip |= 1 << Step::Landlock as u32;
+    }
+}
+
+/// Whether the seal restricts files by Landlock, and how much.
+pub(crate) fn describe_landlock(plan: &Plan) -> (State, String) {
+    if plan.skip & (1 << Step::Landlock as u32) != 0 {
+        return (
+            State::Missing,
+            "this kernel does not offer Landlock".to_owned(),
+        );
+    }
+    (
+        State::Enforced,
+        "all rights that this kernel knows".to_owned(),
+    )
+}
+
+/// The layer that a step of the seal belongs to.
+pub(crate) fn layer_of(step: i32) -> Layer {
+    match step {
+        0 => Layer::ProcSubset,
+        1 => Layer::MountNamespace,
+        2 => Layer::Rlimits,
+        3 => Layer::Capabilities,
+        4 => Layer::NoNewPrivs,
+        5 => Layer::Landlock,
+        7 => Layer::CgroupNamespace,
+        _ => Layer::Seccomp,
+    }
+}

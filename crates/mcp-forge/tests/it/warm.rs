@@ -1,0 +1,222 @@
+//! The warm path: sandboxes forked from a zygote behave as those that start their own interpreter,
+//! and nothing but the zygote is shared between them.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use mcp_forge::{
+    config::Config,
+    engine::{Engine, ExitCause, LayerState, SandboxSpec, native::Native},
+    turn::{Outcome, Report},
+};
+use serde_json::json;
+
+use crate::sandbox::{binary, config, turn_in};
+
+/// One test at a time: one of them kills every zygote of this process.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+/// One engine, and what its sandboxes are given.
+struct Warm {
+    engine: Native,
+    config: Config,
+}
+
+impl Warm {
+    fn new() -> Self {
+        let mut config = config();
+        config.native.warm = true;
+        config.default_limits.timeout = Duration::from_secs(20);
+        Self {
+            engine: Native::with_jail(&config, binary()),
+            config,
+        }
+    }
+
+    async fn run(&self, code: &str) -> Report {
+        self.run_for(code, Duration::from_secs(20)).await
+    }
+
+    async fn run_for(&self, code: &str, timeout: Duration) -> Report {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let id = format!("warmtest-{}-{number}", std::process::id());
+        let mut limits = self.config.default_limits.clone();
+        let spec = SandboxSpec {
+            id,
+            limits: limits.clone(),
+        };
+        let sandbox = self.engine.launch(&spec).await.unwrap();
+        let seccomp = sandbox
+            .isolation
+            .layers
+            .iter()
+            .find(|layer| layer.name == "seccomp");
+        assert_eq!(seccomp.unwrap().state, LayerState::Enforced);
+        limits.timeout = timeout;
+        turn_in(sandbox, code, &limits).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forked_sandbox_is_fresh_and_sealed() {
+    let _alone = ALONE.lock().await;
+    let warm = Warm::new();
+    let code = "
+import os
+marks = [os.path.exists('/tmp/mark'), os.path.exists('/workspace/mark'), os.path.exists('/dev/shm/mark')]
+for place in ('/tmp', '/workspace', '/dev/shm'):
+    open(place + '/mark', 'x').close()
+status = dict(line.split(':\\t', 1) for line in open('/proc/self/status').read().splitlines())
+{
+    'marks': marks,
+    'processes': len([name for name in os.listdir('/proc') if name.isdigit()]),
+    'caps': {status[name] for name in ('CapInh', 'CapPrm', 'CapEff', 'CapBnd', 'CapAmb')},
+    'seccomp': (status['Seccomp'], status['NoNewPrivs']),
+    'cgroup': {line.split(':')[2] for line in open('/proc/self/cgroup').read().split()},
+    'fds': len(os.listdir('/proc/self/fd')),
+    'globals': sorted(name for name in globals() if not name.startswith('__')),
+}";
+    for _ in 0..4 {
+        let report = warm.run(code).await;
+        assert_eq!(report.outcome, Outcome::Completed, "{report:?}");
+        assert_eq!(report.result["marks"], json!([false, false, false]));
+        assert_eq!(report.result["processes"], json!(1));
+        assert_eq!(report.result["caps"], json!(["0000000000000000"]));
+        assert_eq!(report.result["seccomp"], json!(["2", "1"]));
+        assert_eq!(report.result["cgroup"], json!(["/"]));
+        // The four it has, and the one that lists them.
+        assert_eq!(report.result["fds"], json!(5));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_way_to_end_is_told_apart_and_the_next_turn_works() {
+    let _alone = ALONE.lock().await;
+    let warm = Warm::new();
+    let ended = warm
+        .run("import os\nprint('last', flush=True)\nos._exit(7)")
+        .await;
+    assert_eq!(
+        ended.outcome,
+        Outcome::Crashed(ExitCause::Exited(7)),
+        "{ended:?}"
+    );
+    assert_eq!(ended.stdout.text, "last\n");
+    let crashed = warm.run("import ctypes\nctypes.string_at(0)").await;
+    assert_eq!(
+        crashed.outcome,
+        Outcome::Crashed(ExitCause::Signaled(11)),
+        "{crashed:?}"
+    );
+    let raised = warm.run("1 / 0").await;
+    assert_eq!(raised.error.unwrap().kind, "ZeroDivisionError");
+    let starved = warm
+        .run("held = []\nwhile True: held.append(bytearray(8 << 20))")
+        .await;
+    assert_eq!(starved.outcome, Outcome::OutOfMemory, "{starved:?}");
+    let late = warm
+        .run_for("while True: pass", Duration::from_secs(1))
+        .await;
+    assert_eq!(late.outcome, Outcome::TimedOut, "{late:?}");
+    let bomb = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass";
+    let bombed = warm.run_for(bomb, Duration::from_secs(2)).await;
+    assert_eq!(bombed.outcome, Outcome::TimedOut, "{bombed:?}");
+    let children = "import os\n(os.system('exit 3'), os.getpid(), os.getppid())";
+    let report = warm.run(children).await;
+    assert_eq!(report.result, json!([3 << 8, 2, 1]), "{report:?}");
+}
+
+/// What a fork could give away about its siblings: random states, and anything it can see.
+#[tokio::test(flavor = "multi_thread")]
+async fn siblings_share_no_randomness_and_cannot_name_each_other() {
+    let _alone = ALONE.lock().await;
+    let warm = Warm::new();
+    let code = "
+import os, random, secrets, socket, tempfile, uuid
+listener = socket.socket(socket.AF_UNIX)
+try:
+    listener.bind('\\0sibling')
+    bound = True
+except OSError:
+    bound = False
+[random.random(), uuid.uuid4().hex, secrets.token_hex(8), tempfile.mkdtemp(), bound]";
+    let mut seen = BTreeSet::new();
+    for _ in 0..5 {
+        let report = warm.run(code).await;
+        let values = report.result.as_array().expect("a list").clone();
+        assert_eq!(
+            values[4],
+            json!(true),
+            "an abstract name of a sibling is in the way: {report:?}"
+        );
+        for value in &values[..4] {
+            assert!(seen.insert(value.to_string()), "seen twice: {value}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_sandbox_is_given_twice_to_64_clients() {
+    let _alone = ALONE.lock().await;
+    let warm = Arc::new(Warm::new());
+    let code =
+        "import os\nfresh = not os.path.exists('/tmp/used')\nopen('/tmp/used', 'w').close()\nfresh";
+    let runs = (0..64).map(|_| {
+        let warm = Arc::clone(&warm);
+        async move { warm.run(code).await }
+    });
+    for report in futures_util::future::join_all(runs).await {
+        assert_eq!(report.result, json!(true), "{report:?}");
+    }
+}
+
+/// A zygote that dies is replaced, and so is the turn's sandbox: nobody notices.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_zygote_fails_no_turn_and_nothing_outlives_the_engine() {
+    let _alone = ALONE.lock().await;
+    let warm = Warm::new();
+    assert_eq!(warm.run("1").await.result, json!(1));
+    let keepers = keepers();
+    assert!(!keepers.is_empty());
+    for keeper in &keepers {
+        let pid = rustix::process::Pid::from_raw(i32::try_from(*keeper).unwrap()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    }
+    // Those that waited died with it; a turn that gets one of them says so, and is the last.
+    let mut reports = Vec::new();
+    for _ in 0..20 {
+        reports.push(warm.run("2").await);
+    }
+    assert_eq!(reports.last().unwrap().result, json!(2), "{reports:?}");
+    drop(warm);
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while !self::keepers().is_empty() {
+        assert!(
+            Instant::now() < deadline,
+            "keepers are left: {:?}",
+            self::keepers()
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Keepers of zygotes that this process started, found by their name.
+fn keepers() -> Vec<u32> {
+    let own = format!("zygote-{}-", std::process::id());
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    processes
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|pid: &u32| {
+            let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&command).contains(&own)
+        })
+        .collect()
+}
