@@ -57,7 +57,7 @@ pub(crate) fn seal(spec: &JailSpec, layers: &mut Layers<'_>) -> Result<(), JailE
 ///
 /// # Errors
 ///
-/// As [`seal`].
+/// As [`seal()`].
 pub(crate) fn prepare_zygote(spec: &JailSpec, layers: &mut Layers<'_>) -> Result<(), JailError> {
     layers.step(Layer::NoNewPrivs, no_new_privs)?;
     layers.step(Layer::Seccomp, seccomp::install)?;

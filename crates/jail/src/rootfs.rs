@@ -151,7 +151,7 @@ impl Root {
     /// options are relative names: mountinfo says `lowerdir=tree:empty` where a bind mount would
     /// print the host's path. A kernel that refuses the overlay gets the bind mount.
     fn place_overlay(&self, target: &Path, source: &OwnedFd) -> Result<(), JailError> {
-        let workbench = self.inside("/.build")?;
+        let workbench = self.inside("/var")?;
         let (lower, empty) = (workbench.join("tree"), workbench.join("empty"));
         for directory in [&lower, &empty] {
             fs::create_dir_all(directory).map_err(failed("make the overlay's directories"))?;
@@ -171,7 +171,8 @@ impl Root {
             rustix::mount::mount_move(&lower, target).map_err(failed("move the tree"))?;
             self.bind_mounts.set(self.bind_mounts.get() + 1);
         }
-        fs::remove_dir_all(&workbench).map_err(failed("remove the overlay's directories"))
+        // The empty one stays: an overlay that has lost a layer's directory lists nothing.
+        fs::remove_dir(&lower).map_err(failed("remove the overlay's mount point"))
     }
 
     /// A private writable directory, bounded in bytes and inodes.

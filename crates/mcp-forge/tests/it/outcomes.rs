@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use mcp_forge::{
+    config::Rootfs,
     engine::ExitCause,
     turn::{Outcome, Report},
 };
@@ -316,6 +317,32 @@ held";
     let all = ["setpriority", "group", "affinity", "idle", "prlimit"];
     for name in all {
         assert_eq!(report.result[name], json!(true), "{report:?}");
+    }
+}
+
+/// What the root shows can be listed as well as opened, whichever root it is.
+#[tokio::test]
+async fn both_roots_have_what_programs_look_for() {
+    let code = "
+import os, ssl, sqlite3, subprocess, sys, zoneinfo
+shell = subprocess.run('ls /usr | grep -c bin', shell=True, capture_output=True, text=True)
+[
+    {'bin', 'lib'} <= set(os.listdir('/usr')),
+    'python' in os.path.basename(sys.executable),
+    len(os.listdir(os.path.dirname(os.__file__))) > 100,
+    len(ssl.create_default_context().get_ca_certs()) > 10,
+    str(zoneinfo.ZoneInfo('Europe/Berlin')),
+    int(shell.stdout) >= 1,
+    sqlite3.connect(':memory:').execute('select 41 + 1').fetchone(),
+]";
+    let home = tempfile::tempdir().unwrap();
+    for rootfs in [Rootfs::Host, Rootfs::Minimal] {
+        let mut config = config();
+        config.native.rootfs = rootfs;
+        config.data_dir = home.path().to_owned();
+        let report = ends_clean(&config, code).await;
+        let expected = json!([true, true, true, true, "Europe/Berlin", true, [42]]);
+        assert_eq!(report.result, expected, "{rootfs:?}: {report:?}");
     }
 }
 

@@ -163,6 +163,10 @@ impl Host {
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
             .collect();
         variables.push(("PATH".to_owned(), path));
+        if self.private_root.is_some() {
+            let bundle = "/usr/share/ca-certificates.crt".to_owned();
+            variables.push(("SSL_CERT_FILE".to_owned(), bundle));
+        }
         if self.interpreter.shared_library && !self.in_usr() {
             // Its run path names the host's directory.
             variables.push(("LD_LIBRARY_PATH".to_owned(), format!("{PYTHON}/lib")));
