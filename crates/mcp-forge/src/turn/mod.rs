@@ -97,8 +97,8 @@ pub async fn run(sandbox: Sandbox, turn: Turn<'_>) -> Report {
         .run(request, deadline, &mut streams, &mut record)
         .await;
     let wall = started.elapsed();
-    streams.drain(&mut record);
     let ending = guard.end(end.patience()).await;
+    streams.finish(&mut record).await;
     record.report(end, ending, wall)
 }
 

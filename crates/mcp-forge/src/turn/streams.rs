@@ -1,9 +1,13 @@
 //! The two output streams of a sandbox, read as they come.
 
-use futures_util::FutureExt;
+use std::time::Duration;
+
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::{Observer, Record, Stream, output};
+
+/// Time for the ends of two pipes whose writers are dead.
+const LAST_OUTPUT: Duration = Duration::from_millis(500);
 
 /// The two output streams of the sandbox, until each ends.
 pub(super) struct Streams<'a> {
@@ -60,14 +64,19 @@ impl<'a> Streams<'a> {
         }
     }
 
-    /// Takes what already lies in the pipes, and waits for nothing.
-    pub(super) fn drain(&mut self, record: &mut Record) {
+    /// Takes what is left once every writer is dead: to the end of both streams. Not what "lies in
+    /// the pipes now": the reactor may not have heard of the last bytes yet.
+    pub(super) async fn finish(&mut self, record: &mut Record) {
         let most = record.output_bytes + output::DRAIN_BYTES;
-        while let Some(false) = self.read(record, most).now_or_never() {
-            if self.stdout.is_none() && self.stderr.is_none() {
-                break;
+        let rest = async {
+            while self.stdout.is_some() || self.stderr.is_some() {
+                if self.read(record, most).await {
+                    break;
+                }
             }
-        }
+        };
+        // A writer that could not be killed keeps nobody waiting.
+        tokio::time::timeout(LAST_OUTPUT, rest).await.ok();
         record.finish_output(self.observer);
     }
 }
