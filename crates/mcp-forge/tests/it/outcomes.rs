@@ -1,7 +1,10 @@
 //! How code can end: one test for each way, on a real sandbox. After each the next turn works,
 //! and of the sandbox nothing is left: no process, no cgroup, no mount, no directory.
 
-use std::time::{Duration, Instant};
+use std::{
+    os::unix::fs::MetadataExt,
+    time::{Duration, Instant},
+};
 
 use mcp_forge::{
     config::Rootfs,
@@ -318,6 +321,21 @@ held";
     for name in all {
         assert_eq!(report.result[name], json!(true), "{report:?}");
     }
+}
+
+/// A watch, a lock or a socket below a host tree would reach the host if it were the same object.
+#[tokio::test]
+async fn host_trees_are_not_the_hosts_own_objects() {
+    let code = "
+import os
+[os.stat('/usr').st_dev, os.stat('/usr/bin/env').st_dev, os.stat('/etc/ld.so.cache').st_dev, int(open('/proc/self/oom_score_adj').read())]";
+    let report = run(code).await;
+    let values = report.result.as_array().expect("a list");
+    let host = std::fs::metadata("/usr").unwrap().dev();
+    for device in &values[..3] {
+        assert_ne!(device.as_u64(), Some(host), "{report:?}");
+    }
+    assert_eq!(values[3], json!(500));
 }
 
 /// What the root shows can be listed as well as opened, whichever root it is.
