@@ -25,6 +25,9 @@ pub enum Request {
         tools: Vec<Stub>,
         /// How much may be sent back.
         caps: Caps,
+        /// In a session: names the turn in what is said later of its variables and output.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        execution_id: Option<String>,
     },
     /// Answers [`Event::ToolCall`].
     ToolResult {
@@ -34,6 +37,49 @@ pub enum Request {
         #[serde(flatten)]
         answer: ToolAnswer,
     },
+    /// Makes this connection a session's, before any code ran: variables stay from turn to turn.
+    /// Answered by [`Event::SessionStarted`].
+    StartSession {},
+    /// Asks what the session holds, between turns. Answered by [`Event::Inspected`].
+    Inspect {
+        /// How much may be said.
+        bounds: InspectBounds,
+    },
+    /// Writes a piece of a file below `/workspace`, between turns. Answered by [`Event::FileWritten`].
+    WriteFile {
+        /// Relative to `/workspace`, without `..`; missing directories are made.
+        path: String,
+        /// Where the piece belongs. At 0 the file is made anew.
+        offset: u64,
+        /// Base64.
+        data: String,
+    },
+    /// Reads a piece of a file below `/workspace`, between turns. Answered by [`Event::FileRead`].
+    ReadFile {
+        /// Relative to `/workspace`, without `..`. Only regular files are read; links are not followed.
+        path: String,
+        /// Where to begin.
+        offset: u64,
+        /// Bytes, at most.
+        length: u64,
+    },
+    /// Forks the interpreter, between turns. Control socket, standard output and error of the new
+    /// session come as descriptors with this frame. Answered by [`Event::Branched`].
+    Branch {},
+}
+
+/// How much an inspection may say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InspectBounds {
+    /// Variables, newest first.
+    pub variables: usize,
+    /// Characters of each `repr`.
+    pub repr_chars: usize,
+    /// Files of `/workspace`.
+    pub files: usize,
+    /// Milliseconds after which the rest is named only.
+    pub budget_ms: u64,
 }
 
 /// What the runner may send back in one turn. The runner truncates with a marker; the server
@@ -200,8 +246,144 @@ pub enum Event {
         /// By schema key.
         arguments: Map<String, Value>,
     },
-    /// The turn is over. Nothing may follow.
+    /// The turn is over. Nothing may follow, but in a session.
     Done(Done),
+    /// Answers [`Request::StartSession`].
+    SessionStarted {
+        /// `ipython 9.1.0`, or `plain`.
+        shell: String,
+    },
+    /// What a thread or task of an earlier turn wrote after its turn was done.
+    LateOutput {
+        /// That turn.
+        execution_id: String,
+        /// `stdout` or `stderr`.
+        stream: String,
+        /// A piece, bounded by the runner.
+        text: String,
+    },
+    /// What a thread or task of an earlier turn displayed after its turn was done.
+    LateDisplay {
+        /// That turn.
+        execution_id: String,
+        /// As [`Event::Display`].
+        data: Map<String, Value>,
+        /// As [`Event::Display`].
+        metadata: Map<String, Value>,
+    },
+    /// Answers [`Request::Inspect`].
+    Inspected(Inspected),
+    /// Answers [`Request::WriteFile`].
+    FileWritten {
+        /// Echo.
+        path: String,
+        /// Why not, if not.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
+    },
+    /// Answers [`Request::ReadFile`].
+    FileRead {
+        /// Echo.
+        path: String,
+        /// Echo.
+        offset: u64,
+        /// Base64.
+        data: String,
+        /// Whether the file ends here.
+        end: bool,
+        /// Why not, if not.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
+    },
+    /// Answers [`Request::Branch`]: the copy says [`Event::Ready`] on its own connection.
+    Branched {
+        /// The copy's pid in the sandbox.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pid: Option<i32>,
+        /// Why not, if not: names the thread that is in the way.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
+    },
+}
+
+/// What a session holds, as the runner tells it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Inspected {
+    /// Names that the user's code bound, newest first; modules, functions and classes not among them.
+    pub variables: Vec<Variable>,
+    /// Names of functions that were defined here.
+    pub functions: Vec<String>,
+    /// Names of classes that were defined here.
+    pub classes: Vec<String>,
+    /// Imported: the name here to what it is, `np` to `numpy`.
+    pub imports: Map<String, Value>,
+    /// Regular files below `/workspace`, by path.
+    pub files: Vec<FileState>,
+    /// Since the inspection before this one.
+    pub changes: Changes,
+    /// Variables that were left out.
+    pub omitted_variables: u64,
+    /// Files that were left out.
+    pub omitted_files: u64,
+    /// Names of live threads beside the main one.
+    pub threads: Vec<String>,
+}
+
+/// One variable of a session.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Variable {
+    /// Its name.
+    pub name: String,
+    /// Its class, `pandas.DataFrame`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Of arrays and frames.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shape: Option<Vec<u64>>,
+    /// Of frames: column to dtype, the first hundred; of arrays one entry with an empty name.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub dtypes: Map<String, Value>,
+    /// Of frames: all columns there are, counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub columns: Option<u64>,
+    /// `len`, of built-in containers, strings, arrays and frames.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub length: Option<u64>,
+    /// An estimate, what it refers to not among it unless it is an array or a frame.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// Short; of built-in types and known libraries only, else absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repr: Option<String>,
+    /// The turn that bound it last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub execution_id: Option<String>,
+}
+
+/// One regular file of `/workspace`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileState {
+    /// Relative to `/workspace`.
+    pub path: String,
+    /// Bytes.
+    pub size: u64,
+    /// Nanoseconds since 1970.
+    pub modified_ns: u64,
+}
+
+/// Names of variables that changed between two inspections.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Changes {
+    /// New ones.
+    pub added: Vec<String>,
+    /// Bound to something else.
+    pub rebound: Vec<String>,
+    /// Gone.
+    pub removed: Vec<String>,
 }
 
 /// How the code ended, as the runner tells it.

@@ -124,6 +124,8 @@ impl Drive<'_> {
                         calls.push(answer_call(tools, call_id, name, arguments).boxed());
                     }
                     Ok(Event::Ready { .. }) => {}
+                    // Words of a session, which this is not.
+                    Ok(_) => return End::Broken(ProtocolError::Unexpected),
                     Err(error) => return End::Broken(error),
                 },
                 error = &mut sender => return End::Broken(error),

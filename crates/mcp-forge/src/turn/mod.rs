@@ -85,6 +85,7 @@ pub async fn run(sandbox: Sandbox, turn: Turn<'_>) -> Report {
         code: turn.code.to_owned(),
         tools: turn.stubs,
         caps: wire_caps(&turn.caps),
+        execution_id: None,
     };
     let drive = Drive {
         events,
