@@ -20,6 +20,7 @@ use crate::{
     descriptors::Streams,
     error::JailError,
     explain, init, launch,
+    meter::Meter,
     namespaces::{self, Outside},
     omitted, rlimits,
     rootfs::Sources,
@@ -86,9 +87,18 @@ fn keep(socket: BorrowedFd<'_>, spec: &JailSpec, streams: Streams) -> Result<(),
     };
     let limits = limit_reports(&spec.limits, cgroup.as_ref());
     let layers = std::iter::once(cgroup_layer).chain(layers).collect();
-    launch::report(socket, &Report::Entered { layers, limits });
-    let end = sandbox.supervise(socket, spec, cgroup.as_ref());
-    let memory_peak_bytes = cgroup.as_ref().and_then(Cgroup::memory_peak);
+    let init = sandbox.init.as_raw_nonzero().get();
+    let meter = meter_of(init, cgroup.as_ref());
+    launch::report(
+        socket,
+        &Report::Entered {
+            layers,
+            limits,
+            meter: Some(meter.clone()),
+        },
+    );
+    let end = sandbox.supervise(socket, spec, cgroup.as_ref(), &meter);
+    let memory_peak_bytes = meter.memory_peak();
     remove(cgroup);
     match end {
         Ok((cause, cpu_ms)) => launch::report(
@@ -117,6 +127,17 @@ fn stand_in(spec: &JailSpec, cgroup: Option<&Cgroup>) -> Result<(), JailError> {
         rlimits::bound_cpu_time(spec.limits.cpu_seconds)?;
     }
     Ok(())
+}
+
+pub(crate) fn meter_of(init: i32, cgroup: Option<&Cgroup>) -> Meter {
+    cgroup.map_or_else(
+        || Meter {
+            init,
+            cpu: None,
+            memory_peak: None,
+        },
+        |cgroup| cgroup.meter(init),
+    )
 }
 
 fn remove(cgroup: Option<Cgroup>) {
@@ -321,6 +342,7 @@ impl Starting {
         socket: BorrowedFd<'_>,
         spec: &JailSpec,
         cgroup: Option<&Cgroup>,
+        meter: &Meter,
     ) -> Result<(Cause, u64), String> {
         // A test build that leaves the cgroup out leaves its stand-in out too.
         let counted = cgroup.is_some_and(|cgroup| cgroup.has("memory")) || omitted(Layer::Cgroup);
@@ -328,7 +350,10 @@ impl Starting {
             .then(|| MemoryWatch::new(self.init.as_raw_nonzero().get(), spec.limits.memory_bytes));
         let cause = loop {
             match self.wait(socket, cgroup, watch.is_some()) {
-                Wake::ServerGone => break Ok(Cause::Killed),
+                Wake::ServerSpoke => match launch::word(socket) {
+                    launch::Word::Interrupt => watch::interrupt(self.init.as_raw_nonzero().get()),
+                    launch::Word::Stop => break Ok(Cause::Killed),
+                },
                 Wake::OutOfMemory => break Ok(Cause::OutOfMemory),
                 Wake::Tick if watch.as_ref().is_some_and(MemoryWatch::exceeded) => {
                     break Ok(Cause::OutOfMemory);
@@ -343,7 +368,8 @@ impl Starting {
             0
         };
         let cpu_ms = self.end(cgroup).max(seen_ms);
-        let cpu_ms = cgroup.and_then(Cgroup::cpu_ms).unwrap_or(cpu_ms);
+        let counted = cgroup.and_then(|_| meter.cpu_ms());
+        let cpu_ms = counted.unwrap_or(cpu_ms);
         // The kernel's count is the last word: with one limit for the group it also kills init.
         let cause = if cgroup.is_some_and(Cgroup::ran_out_of_memory) {
             Ok(Cause::OutOfMemory)
@@ -376,9 +402,8 @@ impl Starting {
         if woken.get(2) == Some(&true) {
             return Wake::OutOfMemory;
         }
-        // Nothing more is expected from the server: a byte or an end both mean stop.
         if woken[1] {
-            return Wake::ServerGone;
+            return Wake::ServerSpoke;
         }
         if woken[0] {
             Wake::InitSpoke
@@ -412,7 +437,7 @@ impl Starting {
 
 /// What ended a wait.
 enum Wake {
-    ServerGone,
+    ServerSpoke,
     OutOfMemory,
     InitSpoke,
     Tick,

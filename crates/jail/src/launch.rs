@@ -90,6 +90,26 @@ pub(crate) fn receive_message<T: DeserializeOwned, const N: usize>(
     Ok((spec, descriptors))
 }
 
+/// What the server says on a life line after the launch, if it says anything.
+pub(crate) enum Word {
+    /// Interrupt the program, as Ctrl-C would.
+    Interrupt,
+    /// End the sandbox: it asked, is gone, or broke the protocol.
+    Stop,
+}
+
+/// The byte that asks for an interrupt.
+pub const INTERRUPT: u8 = b'i';
+
+/// Reads one word of the server, which [`poll`](rustix::event::poll) has announced.
+pub(crate) fn word(socket: BorrowedFd<'_>) -> Word {
+    let mut byte = [0];
+    match rustix::net::recv(socket, &mut byte, RecvFlags::DONTWAIT) {
+        Ok((1, _)) if byte == [INTERRUPT] => Word::Interrupt,
+        _ => Word::Stop,
+    }
+}
+
 /// Sends one report. A server that is gone needs none.
 pub(crate) fn report(socket: BorrowedFd<'_>, report: &Report) {
     if let (Ok(bytes), Ok(mut stream)) = (frame(report), stream_of(socket)) {

@@ -18,6 +18,7 @@ mod in_place;
 mod init;
 mod keeper;
 pub mod launch;
+pub mod meter;
 mod namespaces;
 mod plan;
 pub mod probe;

@@ -5,6 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::meter::Meter;
+
 /// User and group id inside every sandbox, as `spec/` has it.
 pub const INNER_ID: u32 = 1000;
 
@@ -233,6 +235,8 @@ pub enum Report {
         layers: Vec<LayerReport>,
         /// Each limit.
         limits: Vec<LimitReport>,
+        /// Where its use can be read. A zygote has no use of its own.
+        meter: Option<Meter>,
     },
     /// A required layer is missing; nothing ran.
     Refused {

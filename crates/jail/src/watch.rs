@@ -4,7 +4,7 @@
 
 use std::{collections::HashMap, fs};
 
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, PidfdFlags, Signal};
 
 /// Bytes in a kilobyte of `/proc` files.
 const KIB: u64 = 1024;
@@ -56,6 +56,17 @@ pub(crate) fn cpu_ms(init: i32) -> u64 {
     ticks * 10
 }
 
+/// CPU time of a sandbox's program, orphans and what they waited for, in milliseconds.
+pub(crate) fn children_cpu_ms(init: i32) -> u64 {
+    let children = fs::read_to_string(format!("/proc/{init}/task/{init}/children"));
+    let ticks: u64 = children
+        .unwrap_or_default()
+        .split_whitespace()
+        .filter_map(|pid| ticks_of(pid.parse().ok()?))
+        .sum();
+    ticks * 10
+}
+
 /// Own time and that of children that were waited for.
 fn ticks_of(pid: i32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -77,6 +88,33 @@ pub(crate) fn kill(init: i32) {
     {
         rustix::process::kill_process(pid, Signal::KILL).ok();
     }
+}
+
+/// Sends SIGINT to the program of a sandbox: pid 2 of its namespace, the first that init starts.
+pub(crate) fn interrupt(init: i32) {
+    let children = fs::read_to_string(format!("/proc/{init}/task/{init}/children"));
+    let program = children
+        .unwrap_or_default()
+        .split_whitespace()
+        .filter_map(|pid| pid.parse().ok())
+        .find(|pid| is_program(*pid));
+    let Some(pid) = program.and_then(Pid::from_raw) else {
+        return;
+    };
+    // The number may be another process's by now: what the descriptor holds is looked at again.
+    if let Ok(handle) = rustix::process::pidfd_open(pid, PidfdFlags::empty())
+        && is_program(pid.as_raw_nonzero().get())
+    {
+        rustix::process::pidfd_send_signal(&handle, Signal::INT).ok();
+    }
+}
+
+fn is_program(pid: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let inner = status
+        .lines()
+        .find_map(|line| line.strip_prefix("NSpid:")?.split_whitespace().last());
+    inner == Some("2")
 }
 
 /// Every process of the host with its parent. A pid namespace's orphans go to its init, so the

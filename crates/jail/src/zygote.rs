@@ -22,7 +22,9 @@ use crate::{
     error::JailError,
     explain,
     keeper::{self, Starting, failure},
-    launch, plan,
+    launch,
+    meter::Meter,
+    plan,
     raw::Plain,
     rlimits,
     spec::{Cause, ForkSpec, JailSpec, Layer, LayerReport, Report, State},
@@ -80,6 +82,7 @@ pub(crate) fn keep(
         &Report::Entered {
             layers: layers.clone(),
             limits: Vec::new(),
+            meter: None,
         },
     );
     let mut zygote = Zygote {
@@ -123,6 +126,7 @@ struct Child {
     /// To its init.
     report: Channel,
     cgroup: Option<Cgroup>,
+    meter: Meter,
     cgroup_layer: LayerReport,
     landlock: (State, String),
     cause: Option<Cause>,
@@ -132,7 +136,7 @@ struct Child {
 /// What happened to whom.
 enum Event {
     Spoke(u64),
-    GuardClosed(u64),
+    GuardSpoke(u64),
     OutOfMemory(u64),
     Died(u64),
 }
@@ -196,7 +200,7 @@ impl Zygote<'_> {
             match ready {
                 [_, true, ..] => events.push(Event::Spoke(*id)),
                 [true, ..] => events.push(Event::Died(*id)),
-                [_, _, true, _] => events.push(Event::GuardClosed(*id)),
+                [_, _, true, _] => events.push(Event::GuardSpoke(*id)),
                 [_, _, _, true] => events.push(Event::OutOfMemory(*id)),
                 _ => {}
             }
@@ -223,7 +227,15 @@ impl Zygote<'_> {
     fn handle(&mut self, event: &Event) {
         match event {
             Event::Spoke(id) => self.listen(*id),
-            Event::GuardClosed(id) => self.end(*id, Cause::Killed),
+            Event::GuardSpoke(id) => {
+                let Some(child) = self.children.get(id) else {
+                    return;
+                };
+                match launch::word(child.guard.as_fd()) {
+                    launch::Word::Interrupt => watch::interrupt(child.pid),
+                    launch::Word::Stop => self.end(*id, Cause::Killed),
+                }
+            }
             Event::OutOfMemory(id) => self.end(*id, Cause::OutOfMemory),
             Event::Died(id) => self.bury(*id),
         }
@@ -268,6 +280,7 @@ impl Zygote<'_> {
             Ok((plan, report, handle, pid)) => {
                 let landlock = plan::describe_landlock(&plan);
                 let child = Child {
+                    meter: keeper::meter_of(pid, cgroup.as_ref()),
                     spec,
                     pid,
                     handle,
@@ -381,12 +394,9 @@ impl Zygote<'_> {
         let Some(child) = self.children.remove(&id) else {
             return;
         };
-        let memory_peak_bytes = child.cgroup.as_ref().and_then(Cgroup::memory_peak);
-        let cpu_ms = child
-            .cgroup
-            .as_ref()
-            .and_then(Cgroup::cpu_ms)
-            .unwrap_or(child.cpu_ms);
+        let memory_peak_bytes = child.meter.memory_peak();
+        let counted = child.cgroup.as_ref().and_then(|_| child.meter.cpu_ms());
+        let cpu_ms = counted.unwrap_or(child.cpu_ms);
         let starved = child.cgroup.as_ref().is_some_and(Cgroup::ran_out_of_memory);
         let cause = if starved {
             Cause::OutOfMemory
@@ -428,6 +438,7 @@ fn entered(child: &Child, mut layers: Vec<LayerReport>) -> Report {
     Report::Entered {
         layers,
         limits: keeper::limit_reports(&child.spec.limits, child.cgroup.as_ref()),
+        meter: Some(child.meter.clone()),
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
 
 use rustix::process::{Pid, Signal};
 
-use crate::spec::JailLimits;
+use crate::{meter::Meter, spec::JailLimits};
 
 mod v1;
 mod v2;
@@ -150,33 +150,28 @@ impl Cgroup {
         })
     }
 
-    /// Highest memory use, in bytes.
-    pub fn memory_peak(&self) -> Option<u64> {
-        let directory = self.memory()?;
-        let file = if directory.version == Version::Two {
-            "memory.peak"
-        } else {
-            "memory.max_usage_in_bytes"
+    /// Where its use is counted: CPU time of every process that was ever in it, and the highest
+    /// use of memory.
+    pub fn meter(&self, init: i32) -> Meter {
+        let two = |directory: &&Directory| directory.version == Version::Two;
+        let counts = |directory: &&Directory| directory.controllers.contains(&"cpuacct");
+        let cpu = match self.directories.iter().find(two) {
+            Some(directory) => Some((directory.path.join("cpu.stat"), 1000)),
+            None => self
+                .directories
+                .iter()
+                .find(counts)
+                .map(|directory| (directory.path.join("cpuacct.usage"), 1_000_000)),
         };
-        fs::read_to_string(directory.path.join(file))
-            .ok()?
-            .trim()
-            .parse()
-            .ok()
-    }
-
-    /// CPU time of every process that was ever in it, in milliseconds.
-    pub fn cpu_ms(&self) -> Option<u64> {
-        self.directories
-            .iter()
-            .find_map(|directory| match directory.version {
-                Version::Two => read_field(&directory.path.join("cpu.stat"), "usage_usec")
-                    .map(|micros| micros / 1000),
-                Version::One => {
-                    let nanos = fs::read_to_string(directory.path.join("cpuacct.usage")).ok()?;
-                    Some(nanos.trim().parse::<u64>().ok()? / 1_000_000)
-                }
-            })
+        let peak = |directory: &Directory| match directory.version {
+            Version::Two => directory.path.join("memory.peak"),
+            Version::One => directory.path.join("memory.max_usage_in_bytes"),
+        };
+        Meter {
+            init,
+            cpu,
+            memory_peak: self.memory().map(peak),
+        }
     }
 
     /// Kills every process in it, and lets them have the processor to die.

@@ -18,6 +18,23 @@ pub struct SandboxSpec {
     pub id: String,
     /// What all its processes together may use.
     pub limits: Limits,
+    /// What it is for: an engine may have one ready that has done part of the work.
+    pub purpose: Purpose,
+}
+
+/// What a sandbox is for. A hint: every sandbox can do everything.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Purpose {
+    /// One turn, whose code may import these modules: top-level names, as written in it.
+    Turn(Vec<String>),
+    /// A session.
+    Session,
+}
+
+impl Default for Purpose {
+    fn default() -> Self {
+        Self::Turn(Vec::new())
+    }
 }
 
 /// Starts sandboxes.
@@ -65,7 +82,14 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin + fmt::Debug> Duplex for T {}
 
 /// Ends a sandbox. Implementations also kill on drop.
 #[async_trait::async_trait]
-pub trait Guard: Send {
+pub trait Guard: Send + Sync {
+    /// Interrupts the interpreter, as Ctrl-C does: a running turn ends with `KeyboardInterrupt`
+    /// unless its code prevents that. Best effort: nothing is said back.
+    async fn interrupt(&mut self);
+
+    /// What it has used so far. Cheap: a turn's answer waits for it.
+    fn usage(&self) -> Usage;
+
     /// Gives it `patience` to end by itself, then kills everything inside, waits until nothing is
     /// left, and says how it ended.
     async fn end(self: Box<Self>, patience: Duration) -> Ending;

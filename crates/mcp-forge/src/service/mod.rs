@@ -22,7 +22,7 @@ use crate::{
     audit::{Audit, AuditError, fields},
     bridge::{Bridge, Grant, GrantError},
     config::Config,
-    engine::{Engine, Isolation, LaunchError, SandboxSpec},
+    engine::{Engine, Isolation, LaunchError, Purpose, SandboxSpec},
     limits::LimitsView,
     runner::wire::{ToolFailure, ToolFailureKind, ToolValue},
     turn::{self, Observer, Report, Tools, Turn, json_size},
@@ -201,6 +201,7 @@ impl Service {
         let spec = SandboxSpec {
             id: id.to_owned(),
             limits: checked.limits.clone(),
+            purpose: Purpose::default(),
         };
         let sandbox = match self.engine.launch(&spec).await {
             Ok(sandbox) => sandbox,

@@ -156,13 +156,21 @@ struct FakeGuard {
 
 #[async_trait::async_trait]
 impl Guard for FakeGuard {
+    async fn interrupt(&mut self) {
+        self.task.abort();
+    }
+
+    fn usage(&self) -> Usage {
+        Usage {
+            cpu_ms: Some(12),
+            memory_peak_bytes: Some(9 << 20),
+        }
+    }
+
     async fn end(self: Box<Self>, _: Duration) -> Ending {
         Ending {
             cause: self.cause.clone(),
-            usage: Usage {
-                cpu_ms: Some(12),
-                memory_peak_bytes: Some(9 << 20),
-            },
+            usage: self.usage(),
         }
     }
 }
@@ -202,7 +210,7 @@ impl Runner {
     pub(crate) async fn code(&mut self) -> String {
         match self.receive().await {
             Request::Execute { code, .. } => code,
-            other @ Request::ToolResult { .. } => panic!("expected code, got {other:?}"),
+            other => panic!("expected code, got {other:?}"),
         }
     }
 

@@ -9,7 +9,7 @@ use std::{
 
 use mcp_forge::{
     config::{Config, Sources},
-    engine::{Engine, Sandbox, SandboxSpec, native::Native},
+    engine::{Engine, Purpose, Sandbox, SandboxSpec, native::Native},
     limits::Limits,
     runner::wire::{ToolFailure, ToolFailureKind, ToolValue},
     turn::{self, Observer, Report, Stream, Tools, Turn},
@@ -102,6 +102,7 @@ pub(crate) async fn launch(config: &Config) -> (Sandbox, String) {
     let spec = SandboxSpec {
         id: id.clone(),
         limits: config.default_limits.clone(),
+        purpose: Purpose::default(),
     };
     (engine.launch(&spec).await.unwrap(), id)
 }

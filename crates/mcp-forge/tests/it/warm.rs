@@ -13,10 +13,12 @@ use std::{
 
 use mcp_forge::{
     config::Config,
-    engine::{Engine, ExitCause, LayerState, SandboxSpec, native::Native},
+    engine::{Engine, ExitCause, LayerState, Purpose, SandboxSpec, native::Native},
+    runner::{self, wire::Event},
     turn::{Outcome, Report},
 };
 use serde_json::json;
+use tokio::io::AsyncReadExt;
 
 use crate::sandbox::{binary, config, turn_in};
 
@@ -52,6 +54,7 @@ impl Warm {
         let spec = SandboxSpec {
             id,
             limits: limits.clone(),
+            purpose: Purpose::default(),
         };
         let sandbox = self.engine.launch(&spec).await.unwrap();
         let seccomp = sandbox
@@ -219,4 +222,42 @@ fn keepers() -> Vec<u32> {
             String::from_utf8_lossy(&command).contains(&own)
         })
         .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupt_reaches_the_code_on_both_paths() {
+    let _alone = ALONE.lock().await;
+    for warm in [false, true] {
+        let mut config = config();
+        config.native.warm = warm;
+        let engine = Native::with_jail(&config, binary());
+        let spec = SandboxSpec {
+            id: format!("interrupt-{}-{warm}", std::process::id()),
+            limits: config.default_limits.clone(),
+            purpose: Purpose::default(),
+        };
+        let mut sandbox = engine.launch(&spec).await.unwrap();
+        let (mut events, mut requests) = runner::connect(sandbox.connection);
+        assert!(matches!(events.next().await.unwrap(), Event::Ready { .. }));
+        let code = "import time\nprint('asleep', flush=True)\ntime.sleep(60)";
+        let execute = json!({
+            "type": "execute", "code": code, "tools": [],
+            "caps": {"result_bytes": 1000, "repr_chars": 1000, "display_bytes": 1000, "displays": 1},
+        });
+        requests
+            .send(&serde_json::from_value(execute).unwrap())
+            .await
+            .unwrap();
+        let mut said = [0; 7];
+        sandbox.stdout.read_exact(&mut said).await.unwrap();
+        assert_eq!(&said, b"asleep\n");
+        sandbox.guard.interrupt().await;
+        let Event::Done(done) = events.next().await.unwrap() else {
+            panic!("not done");
+        };
+        assert_eq!(done.error.unwrap().kind, "KeyboardInterrupt");
+        assert!(sandbox.guard.usage().cpu_ms.is_some());
+        let ending = sandbox.guard.end(Duration::ZERO).await;
+        assert_eq!(ending.cause, ExitCause::Killed);
+    }
 }

@@ -10,7 +10,8 @@ use std::{
 };
 
 use jail::{
-    launch::{MAX_REPORT_BYTES, frame},
+    launch::{INTERRUPT, MAX_REPORT_BYTES, frame},
+    meter::Meter,
     spec::{Cause, JailSpec, Report, State},
 };
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
@@ -28,7 +29,7 @@ use crate::{
 };
 
 /// Time for the layers to be built. Normal is 10 to 30 ms.
-pub(super) const ENTER_TIMEOUT: Duration = Duration::from_secs(30);
+const ENTER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Time for a killed sandbox to be gone. Normal is under 100 ms, fork bombs included.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -49,13 +50,7 @@ pub(super) async fn launch(
         .await
         .map_err(failed)?;
     drop((their_control, their_stdout, their_stderr));
-    let entered = tokio::time::timeout(ENTER_TIMEOUT, keeper.report())
-        .await
-        .map_err(|_| {
-            LaunchError::Start(format!("it was not built in {} s", ENTER_TIMEOUT.as_secs()))
-        })?
-        .map_err(failed)?;
-    let isolation = isolation(entered, profile)?;
+    let isolation = isolation(keeper.entered().await?, profile)?;
     Ok(Sandbox {
         connection: Box::new(control),
         stdout: Box::new(stdout),
@@ -103,7 +98,7 @@ pub(super) fn output_pipe() -> io::Result<(OwnedFd, pipe::Receiver)> {
 pub(super) fn isolation(report: Report, profile: Profile) -> Result<Isolation, LaunchError> {
     let profile = profile.name();
     match report {
-        Report::Entered { layers, limits } => Ok(Isolation {
+        Report::Entered { layers, limits, .. } => Ok(Isolation {
             engine: "native".to_owned(),
             profile: profile.to_owned(),
             layers: layers
@@ -164,6 +159,8 @@ pub(super) struct LifeLine {
     /// The process `mcp-forge jail`, where it keeps this one sandbox; tokio reaps it. A zygote's
     /// keeper outlives its forks.
     process: Option<tokio::process::Child>,
+    /// Known once the sandbox is sealed.
+    meter: Option<Meter>,
 }
 
 impl LifeLine {
@@ -172,6 +169,7 @@ impl LifeLine {
         Self {
             socket,
             process: None,
+            meter: None,
         }
     }
 
@@ -194,6 +192,7 @@ impl LifeLine {
         Ok(Self {
             process: Some(command.spawn()?),
             socket,
+            meter: None,
         })
     }
 
@@ -206,6 +205,20 @@ impl LifeLine {
         let mut body = vec![0; length];
         self.socket.read_exact(&mut body).await?;
         Ok(serde_json::from_slice(&body)?)
+    }
+
+    /// Waits for the word that the sandbox is sealed, or was refused.
+    pub(super) async fn entered(&mut self) -> Result<Report, LaunchError> {
+        let report = tokio::time::timeout(ENTER_TIMEOUT, self.report())
+            .await
+            .map_err(|_| {
+                LaunchError::Start(format!("it was not built in {} s", ENTER_TIMEOUT.as_secs()))
+            })?
+            .map_err(|error| LaunchError::Start(error.to_string()))?;
+        if let Report::Entered { meter, .. } = &report {
+            self.meter.clone_from(meter);
+        }
+        Ok(report)
     }
 
     async fn end_within(&mut self, patience: Duration) -> io::Result<Report> {
@@ -226,6 +239,20 @@ impl LifeLine {
 
 #[async_trait::async_trait]
 impl Guard for LifeLine {
+    async fn interrupt(&mut self) {
+        // A keeper that is gone has killed it already.
+        self.socket.write_all(&[INTERRUPT]).await.ok();
+    }
+
+    fn usage(&self) -> Usage {
+        self.meter
+            .as_ref()
+            .map_or_else(Usage::default, |meter| Usage {
+                cpu_ms: meter.cpu_ms(),
+                memory_peak_bytes: meter.memory_peak(),
+            })
+    }
+
     async fn end(mut self: Box<Self>, patience: Duration) -> Ending {
         let lost = |reason: String| Ending {
             cause: ExitCause::Lost(reason),

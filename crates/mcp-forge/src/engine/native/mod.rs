@@ -15,7 +15,7 @@ use std::{
 use jail::{probe::HostFacts, spec::Layer};
 use tokio::sync::OnceCell;
 
-use super::{Engine, Isolation, LaunchError, Probe, Sandbox, SandboxSpec};
+use super::{Engine, Isolation, LaunchError, Probe, Purpose, Sandbox, SandboxSpec};
 use crate::{
     config::{Config, Profile, Rootfs},
     limits::Limits,
@@ -164,6 +164,7 @@ impl Engine for Native {
         let spec = SandboxSpec {
             id,
             limits: self.settings.default_limits.clone(),
+            purpose: Purpose::default(),
         };
         match self.launch(&spec).await {
             Ok(sandbox) => {

@@ -5,7 +5,11 @@ use std::path::{Path, PathBuf};
 use jail::spec::{File, JailLimits, JailSpec, Layer, Link, Tree};
 
 use super::Interpreter;
-use crate::{engine::SandboxSpec, limits::Limits, runner::source};
+use crate::{
+    engine::{Purpose, SandboxSpec},
+    limits::Limits,
+    runner::source,
+};
 
 /// Where an interpreter outside `/usr` appears.
 const PYTHON: &str = "/opt/python";
@@ -198,6 +202,7 @@ pub(super) fn zygote_spec(limits: &Limits, host: &Host, required: Vec<Layer>) ->
     let spec = SandboxSpec {
         id: String::new(),
         limits: limits.clone(),
+        purpose: Purpose::default(),
     };
     let mut spec = jail_spec(&spec, host, required);
     let hexadecimal = jail::SEAL_OBJECT.iter().flat_map(|byte| {
@@ -397,6 +402,7 @@ mod tests {
         let spec = SandboxSpec {
             id: "abc".to_owned(),
             limits,
+            purpose: Purpose::default(),
         };
         let mut jail = jail_spec(&spec, &host, vec![Layer::Seccomp]);
         jail.files.retain(|file| !file.path.starts_with(RUNNER));

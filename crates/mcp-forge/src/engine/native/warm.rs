@@ -16,10 +16,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use jail::spec::{ForkSpec, JailLimits, JailSpec, Report};
+use jail::spec::{ForkSpec, JailLimits, JailSpec};
 use tokio::sync::Mutex as AsyncMutex;
 
-use super::launch::{ENTER_TIMEOUT, LifeLine, isolation, output_pipe, send, socket_pair};
+use super::launch::{LifeLine, isolation, output_pipe, send, socket_pair};
 use crate::{
     config::Profile,
     engine::{LaunchError, Sandbox},
@@ -191,7 +191,7 @@ impl Zygote {
         send(&mut line.socket, spec, &streams)
             .await
             .map_err(failed)?;
-        let entered = entered(&mut line).await?;
+        let entered = line.entered().await?;
         isolation(entered, profile)?;
         Ok(Self {
             line: AsyncMutex::new(line),
@@ -221,7 +221,7 @@ impl Zygote {
             .map_err(failed)?;
         drop((their_guard, their_control, their_stdout, their_stderr));
         let mut guard = LifeLine::of_fork(guard);
-        let isolation = isolation(entered(&mut guard).await?, profile)?;
+        let isolation = isolation(guard.entered().await?, profile)?;
         Ok(Sandbox {
             connection: Box::new(control),
             stdout: Box::new(stdout),
@@ -235,16 +235,6 @@ impl Zygote {
     }
 }
 
-async fn entered(line: &mut LifeLine) -> Result<Report, LaunchError> {
-    let failed = |error: io::Error| LaunchError::Start(error.to_string());
-    tokio::time::timeout(ENTER_TIMEOUT, line.report())
-        .await
-        .map_err(|_| {
-            LaunchError::Start(format!("it was not built in {} s", ENTER_TIMEOUT.as_secs()))
-        })?
-        .map_err(failed)
-}
-
 /// A fork's life line, and a share in the zygote: one that was replaced lives until its last fork
 /// has ended, since its pid namespace holds them all.
 #[derive(Debug)]
@@ -256,6 +246,14 @@ struct ForkGuard {
 
 #[async_trait::async_trait]
 impl crate::engine::Guard for ForkGuard {
+    async fn interrupt(&mut self) {
+        self.line.interrupt().await;
+    }
+
+    fn usage(&self) -> crate::engine::Usage {
+        self.line.usage()
+    }
+
     async fn end(self: Box<Self>, patience: Duration) -> crate::engine::Ending {
         Box::new(self.line).end(patience).await
     }

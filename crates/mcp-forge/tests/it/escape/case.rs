@@ -4,7 +4,7 @@ use std::{sync::LazyLock, time::Duration};
 
 use mcp_forge::{
     config::Config,
-    engine::{Engine, LaunchError, SandboxSpec, native::Native},
+    engine::{Engine, LaunchError, Purpose, SandboxSpec, native::Native},
     limits::Limits,
     turn::{Outcome, Report},
 };
@@ -365,6 +365,7 @@ async fn launch(
     let spec = SandboxSpec {
         id: format!("{}-{}", place.id, name.to_lowercase()),
         limits: limits.clone(),
+        purpose: Purpose::default(),
     };
     Native::with_jail(&config, place.program())
         .launch(&spec)

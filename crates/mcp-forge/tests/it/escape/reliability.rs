@@ -7,7 +7,7 @@ use std::{
 };
 
 use mcp_forge::{
-    engine::{Engine, SandboxSpec, native::Native},
+    engine::{Engine, Purpose, SandboxSpec, native::Native},
     turn::Outcome,
 };
 
@@ -62,6 +62,7 @@ async fn a_killed_keeper_takes_its_sandbox_with_it() {
     let spec = SandboxSpec {
         id: place.id.clone(),
         limits: config.default_limits.clone(),
+        purpose: Purpose::default(),
     };
     let engine = Native::with_jail(&config, place.program());
     let sandbox = engine.launch(&spec).await.unwrap();
