@@ -28,8 +28,10 @@ pub(crate) const MOST_LIMITS: usize = 12;
 pub(crate) struct Plan {
     /// Steps to leave out, a bit each by [`Step`]: what an older kernel lacks, or a test build omits.
     pub(crate) skip: u32,
+    /// Not 0: the fork waits in a pool, and may rehearse before it is needed.
+    pub(crate) has_time: u32,
     /// How many of `limits` count.
-    pub(crate) limit_count: u32,
+    pub(crate) limit_count: u64,
     /// Resource, soft and hard limit.
     pub(crate) limits: [[u64; 3]; MOST_LIMITS],
     /// Options of the tmpfs mounts for /tmp, /workspace and /dev/shm, NUL-terminated.
@@ -48,6 +50,7 @@ impl Plan {
     /// Nothing to do: to be filled, or received into.
     pub(crate) const EMPTY: Self = Self {
         skip: 0,
+        has_time: 0,
         limit_count: 0,
         limits: [[0; 3]; MOST_LIMITS],
         directories: [[0; 64]; 3],

@@ -68,6 +68,8 @@ pub struct ForkSpec {
     pub id: String,
     /// What all its processes together may use.
     pub limits: JailLimits,
+    /// Nobody waits for it yet: it may do ahead what a first turn would do.
+    pub has_time: bool,
 }
 
 /// A small file made in the root, read-only with the rest of it.

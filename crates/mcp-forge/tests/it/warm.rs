@@ -32,14 +32,13 @@ struct Warm {
 }
 
 impl Warm {
-    fn new() -> Self {
+    async fn new() -> Self {
         let mut config = config();
         config.native.warm = true;
         config.default_limits.timeout = Duration::from_secs(20);
-        Self {
-            engine: Native::with_jail(&config, binary()),
-            config,
-        }
+        let engine = Native::with_jail(&config, binary());
+        engine.prepare().await.unwrap();
+        Self { engine, config }
     }
 
     async fn run(&self, code: &str) -> Report {
@@ -71,7 +70,7 @@ impl Warm {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_forked_sandbox_is_fresh_and_sealed() {
     let _alone = ALONE.lock().await;
-    let warm = Warm::new();
+    let warm = Warm::new().await;
     let code = "
 import os
 marks = [os.path.exists('/tmp/mark'), os.path.exists('/workspace/mark'), os.path.exists('/dev/shm/mark')]
@@ -103,7 +102,7 @@ status = dict(line.split(':\\t', 1) for line in open('/proc/self/status').read()
 #[tokio::test(flavor = "multi_thread")]
 async fn every_way_to_end_is_told_apart_and_the_next_turn_works() {
     let _alone = ALONE.lock().await;
-    let warm = Warm::new();
+    let warm = Warm::new().await;
     let ended = warm
         .run("import os\nprint('last', flush=True)\nos._exit(7)")
         .await;
@@ -141,7 +140,7 @@ async fn every_way_to_end_is_told_apart_and_the_next_turn_works() {
 #[tokio::test(flavor = "multi_thread")]
 async fn siblings_share_no_randomness_and_cannot_name_each_other() {
     let _alone = ALONE.lock().await;
-    let warm = Warm::new();
+    let warm = Warm::new().await;
     let code = "
 import os, random, secrets, socket, tempfile, uuid
 listener = socket.socket(socket.AF_UNIX)
@@ -169,7 +168,7 @@ except OSError:
 #[tokio::test(flavor = "multi_thread")]
 async fn no_sandbox_is_given_twice_to_64_clients() {
     let _alone = ALONE.lock().await;
-    let warm = Arc::new(Warm::new());
+    let warm = Arc::new(Warm::new().await);
     let code =
         "import os\nfresh = not os.path.exists('/tmp/used')\nopen('/tmp/used', 'w').close()\nfresh";
     let runs = (0..64).map(|_| {
@@ -185,7 +184,7 @@ async fn no_sandbox_is_given_twice_to_64_clients() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_zygote_fails_no_turn_and_nothing_outlives_the_engine() {
     let _alone = ALONE.lock().await;
-    let warm = Warm::new();
+    let warm = Warm::new().await;
     assert_eq!(warm.run("1").await.result, json!(1));
     let keepers = keepers();
     assert!(!keepers.is_empty());
@@ -231,6 +230,7 @@ async fn an_interrupt_reaches_the_code_on_both_paths() {
         let mut config = config();
         config.native.warm = warm;
         let engine = Native::with_jail(&config, binary());
+        engine.prepare().await.unwrap();
         let spec = SandboxSpec {
             id: format!("interrupt-{}-{warm}", std::process::id()),
             limits: config.default_limits.clone(),

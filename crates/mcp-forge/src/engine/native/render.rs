@@ -220,6 +220,12 @@ pub(super) fn zygote_spec(limits: &Limits, host: &Host, required: Vec<Layer>) ->
     spec
 }
 
+/// The same, for a zygote that has imported these.
+pub(super) fn with_modules(mut zygote: JailSpec, modules: &[String]) -> JailSpec {
+    zygote.arguments.extend_from_slice(modules);
+    zygote
+}
+
 /// What the jail is asked for one sandbox.
 pub(super) fn jail_spec(spec: &SandboxSpec, host: &Host, required: Vec<Layer>) -> JailSpec {
     let limits = &spec.limits;
