@@ -9,7 +9,7 @@ mod raw;
 mod seal;
 
 use fork_calls::{EINTR, bytes_of, number};
-use seal::{Plan, Step};
+use seal::{Plan, Start, Step};
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
@@ -31,7 +31,6 @@ const READY: u8 = 1;
 /// The caller is single-threaded and brackets the call as CPython brackets a fork.
 #[unsafe(no_mangle)]
 pub extern "C" fn mcp_forge_fork(channel: i32) -> i64 {
-    const NAMESPACES: usize = 0x1000_0000 | 0x2000_0000 | 0x0002_0000;
     const PIDFD: usize = 0x1000;
     const SIGCHLD: usize = 17;
     let mut plan = Plan::EMPTY;
@@ -39,7 +38,7 @@ pub extern "C" fn mcp_forge_fork(channel: i32) -> i64 {
         return -1;
     };
     let mut pidfd = -1;
-    match fork_calls::clone(NAMESPACES | PIDFD | SIGCHLD, Some(&mut pidfd)) {
+    match fork_calls::clone(namespaces(&plan) | PIDFD | SIGCHLD, Some(&mut pidfd)) {
         Ok(0) => {
             raw::close(channel);
             become_init(&plan, [control, stdout, stderr], report)
@@ -61,6 +60,13 @@ pub extern "C" fn mcp_forge_fork(channel: i32) -> i64 {
             }
         }
     }
+}
+
+/// The flags of clone for the namespaces that siblings do not share.
+fn namespaces(plan: &Plan) -> usize {
+    const USER_AND_MOUNT: usize = 0x1000_0000 | 0x0002_0000;
+    let own = |start: Start, flag: usize| if plan.has(start as u8) { flag } else { 0 };
+    USER_AND_MOUNT | own(Start::PidNamespace, 0x2000_0000) | own(Start::Network, 0x4000_0000)
 }
 
 /// A request is the plan's bytes, with four descriptors beside it.
@@ -92,7 +98,7 @@ fn become_init(plan: &Plan, streams: [i32; 3], report: i32) -> i64 {
     let worker = match fork_calls::clone(SIGCHLD, None) {
         Ok(0) => {
             raw::close(report);
-            return i64::from(enter_program(streams));
+            return i64::from(enter_program(plan, streams));
         }
         Ok(worker) => worker,
         Err(_) => fork_calls::exit(1),
@@ -124,7 +130,7 @@ fn map_own_ids() -> Result<(), (Step, raw::Errno)> {
 }
 
 /// Puts the program's descriptors in place and closes every other one.
-fn enter_program(streams: [i32; 3]) -> i32 {
+fn enter_program(plan: &Plan, streams: [i32; 3]) -> i32 {
     const F_DUPFD_CLOEXEC: usize = 1030;
     let high = |fd: i32| raw::integers(number::FCNTL, [fd as usize, F_DUPFD_CLOEXEC, 16, 0, 0, 0]);
     let place = |fd: usize, target: usize| raw::integers(number::DUP3, [fd, target, 0, 0, 0, 0]);
@@ -136,7 +142,9 @@ fn enter_program(streams: [i32; 3]) -> i32 {
         place(stdout, 1)?;
         place(stderr, 2)?;
         place(control, 3)?;
-        raw::integers(number::CLOSE_RANGE, [4, u32::MAX as usize, 0, 0, 0, 0])?;
+        if plan.has(Start::Descriptors as u8) {
+            raw::integers(number::CLOSE_RANGE, [4, u32::MAX as usize, 0, 0, 0, 0])?;
+        }
         raw::integers(number::SETSID, [0; 6])
     })();
     match arranged {
