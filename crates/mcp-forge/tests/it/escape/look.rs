@@ -10,6 +10,8 @@ use std::{
 pub(super) struct Stat {
     pub(super) state: char,
     pub(super) parent: u32,
+    /// In ticks since the host's start.
+    pub(super) started: u64,
 }
 
 pub(super) fn stat(pid: u32) -> Option<Stat> {
@@ -18,6 +20,7 @@ pub(super) fn stat(pid: u32) -> Option<Stat> {
     Some(Stat {
         state: fields.next()?.chars().next()?,
         parent: fields.next()?.parse().ok()?,
+        started: fields.nth(17)?.parse().ok()?,
     })
 }
 

@@ -10,6 +10,7 @@ mod host;
 mod look;
 mod reliability;
 mod tables;
+mod traces;
 
 use case::Case;
 
