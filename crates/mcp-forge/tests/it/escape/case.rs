@@ -292,7 +292,10 @@ async fn run(case: &Case) -> Vec<String> {
 async fn real(case: &Case, way: Way) -> Vec<String> {
     let host = Host::prepare();
     let before = Host::mounts();
-    let (field, limits) = (Field::prepare(case, &host, &[], way), case.limits(1));
+    let (field, limits) = (
+        Field::prepare(case.others(3, 2), &host, &[], way),
+        case.limits(1),
+    );
     let neighbours = case.others(4, 1);
     let neighbour = match field.launch(&neighbours, "neighbour").await {
         Ok(neighbour) => neighbour,
@@ -340,7 +343,7 @@ async fn real(case: &Case, way: Way) -> Vec<String> {
 /// The attack in a sandbox without some layers: it must succeed.
 async fn control(case: &Case, way: Way, layers: &[&str]) -> Result<(), String> {
     let host = Host::prepare();
-    let field = Field::prepare(case, &host, layers, way);
+    let field = Field::prepare(case.others(3, 2), &host, layers, way);
     let (report, traces) = attack(case, &host, &field, &case.limits(1)).await?;
     // What outlives the turn is a success of the attack, and is ended here.
     let survivors = traces.end_survivors();
@@ -351,7 +354,7 @@ async fn control(case: &Case, way: Way, layers: &[&str]) -> Result<(), String> {
 /// The attack in a sandbox with more room than the probe was told.
 async fn roomier(case: &Case, way: Way) -> Result<(), String> {
     let host = Host::prepare();
-    let field = Field::prepare(case, &host, &[], way);
+    let field = Field::prepare(case.others(3, 2), &host, &[], way);
     let (report, _) = attack(case, &host, &field, &case.limits(4)).await?;
     succeeded(&report, 0, &[])
 }
@@ -394,21 +397,22 @@ fn succeeded(report: &Report, survivors: usize, touched: &[String]) -> Result<()
 }
 
 /// An engine on one of the two paths, and the place that it starts jails from.
-struct Field {
+pub(super) struct Field {
     engine: Native,
     place: Place,
     way: Way,
 }
 
 impl Field {
-    fn prepare(case: &Case, host: &Host, without: &[&str], way: Way) -> Self {
+    /// Of an engine whose waiting sandboxes, on the warm path, have these limits. No attack has
+    /// them, so that each is found by its own.
+    pub(super) fn prepare(waiting: Limits, host: &Host, without: &[&str], way: Way) -> Self {
         let place = host.place(without);
         let mut config: Config = sandbox::config();
         config.data_dir = host.data_directory();
         config.native.python = Some(Host::python());
         config.native.warm = way == Way::Warm;
-        // What waiting sandboxes have: no attack does, so that each is found by its limits.
-        config.default_limits = case.others(3, 2);
+        config.default_limits = waiting;
         Self {
             engine: Native::with_jail(&config, place.program()),
             place,
@@ -416,7 +420,7 @@ impl Field {
         }
     }
 
-    async fn launch(&self, limits: &Limits, name: &str) -> Result<Sandbox, LaunchError> {
+    pub(super) async fn launch(&self, limits: &Limits, name: &str) -> Result<Sandbox, LaunchError> {
         let spec = SandboxSpec {
             id: self.id(name),
             limits: limits.clone(),
@@ -425,7 +429,7 @@ impl Field {
         self.engine.launch(&spec).await
     }
 
-    async fn traces(&self, limits: &Limits, name: &str) -> Result<Traces, String> {
+    pub(super) async fn traces(&self, limits: &Limits, name: &str) -> Result<Traces, String> {
         let wanted = Wanted {
             server: std::process::id(),
             jail: &self.place.jail(),
@@ -442,7 +446,7 @@ impl Field {
 }
 
 /// Enough of a report to see what went wrong.
-fn brief(report: &Report) -> String {
+pub(super) fn brief(report: &Report) -> String {
     let cut = |text: &str| text.chars().take(3000).collect::<String>();
     let error = report.error.as_ref().map(|error| cut(&error.traceback));
     format!(

@@ -9,6 +9,7 @@ mod case;
 mod host;
 mod look;
 mod reliability;
+mod siblings;
 mod tables;
 mod traces;
 
@@ -53,6 +54,7 @@ fn the_documented_table_is_the_tested_one() {
         .collect();
     let tested: Vec<String> = tables::all()
         .map(Case::row)
+        .chain(siblings::rows())
         .chain(reliability::rows())
         .collect();
     assert_eq!(

@@ -141,6 +141,11 @@ impl Traces {
         awaited(look).await
     }
 
+    /// The process outside that keeps it.
+    pub(super) fn keeper(&self) -> u32 {
+        self.keeper
+    }
+
     /// Kills the process that keeps it.
     pub(super) fn kill_keeper(&self) {
         kill(self.keeper);
