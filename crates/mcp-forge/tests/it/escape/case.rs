@@ -259,32 +259,37 @@ async fn run(case: &Case) -> Vec<String> {
     } else {
         _shared = MACHINE.read().await;
     }
-    let mut failures = Vec::new();
-    for way in Way::ALL {
-        let mut found = real(case, way).await;
-        for layers in case.sets(way) {
-            let shown = control(case, way, layers).await;
-            found.extend(
-                shown
-                    .err()
-                    .map(|why| format!("without {}: {why}", layers.join(" and "))),
-            );
-        }
-        if matches!(case.control, Control::Roomier) {
-            let shown = roomier(case, way).await;
-            found.extend(
-                shown
-                    .err()
-                    .map(|why| format!("with four times the limits: {why}")),
-            );
-        }
+    let [cold, warm] = Way::ALL.map(|way| run_on(case, way));
+    let (cold, warm) = if case.setting.heavy {
+        (cold.await, warm.await)
+    } else {
+        tokio::join!(cold, warm)
+    };
+    cold.into_iter().chain(warm).collect()
+}
+
+async fn run_on(case: &Case, way: Way) -> Vec<String> {
+    let mut failures = real(case, way).await;
+    for layers in case.sets(way) {
+        let shown = control(case, way, layers).await;
         failures.extend(
-            found
-                .into_iter()
-                .map(|failure| format!("{way:?}: {failure}")),
+            shown
+                .err()
+                .map(|why| format!("without {}: {why}", layers.join(" and "))),
+        );
+    }
+    if matches!(case.control, Control::Roomier) {
+        let shown = roomier(case, way).await;
+        failures.extend(
+            shown
+                .err()
+                .map(|why| format!("with four times the limits: {why}")),
         );
     }
     failures
+        .into_iter()
+        .map(|failure| format!("{way:?}: {failure}"))
+        .collect()
 }
 
 /// The attack in a sandbox as everybody gets it. On the warm path its neighbour and the next are
@@ -293,7 +298,7 @@ async fn real(case: &Case, way: Way) -> Vec<String> {
     let host = Host::prepare();
     let before = Host::mounts();
     let (field, limits) = (
-        Field::prepare(case.others(3, 2), &host, &[], way),
+        Field::prepare(waiting(case.others(3, 2)), &host, &[], way),
         case.limits(1),
     );
     let neighbours = case.others(4, 1);
@@ -343,7 +348,7 @@ async fn real(case: &Case, way: Way) -> Vec<String> {
 /// The attack in a sandbox without some layers: it must succeed.
 async fn control(case: &Case, way: Way, layers: &[&str]) -> Result<(), String> {
     let host = Host::prepare();
-    let field = Field::prepare(case.others(3, 2), &host, layers, way);
+    let field = Field::prepare(waiting(case.others(3, 2)), &host, layers, way);
     let (report, traces) = attack(case, &host, &field, &case.limits(1)).await?;
     // What outlives the turn is a success of the attack, and is ended here.
     let survivors = traces.end_survivors();
@@ -354,7 +359,7 @@ async fn control(case: &Case, way: Way, layers: &[&str]) -> Result<(), String> {
 /// The attack in a sandbox with more room than the probe was told.
 async fn roomier(case: &Case, way: Way) -> Result<(), String> {
     let host = Host::prepare();
-    let field = Field::prepare(case.others(3, 2), &host, &[], way);
+    let field = Field::prepare(waiting(case.others(3, 2)), &host, &[], way);
     let (report, _) = attack(case, &host, &field, &case.limits(4)).await?;
     succeeded(&report, 0, &[])
 }
@@ -396,27 +401,35 @@ fn succeeded(report: &Report, survivors: usize, touched: &[String]) -> Result<()
     ))
 }
 
+/// The configuration of an engine whose waiting sandboxes, on the warm path, have these limits. No
+/// attack has them, so that each is found by its own.
+pub(super) fn waiting(limits: Limits) -> Config {
+    let mut config = sandbox::config();
+    config.native.python = Some(Host::python());
+    config.default_limits = limits;
+    config
+}
+
 /// An engine on one of the two paths, and the place that it starts jails from.
 pub(super) struct Field {
     engine: Native,
     place: Place,
     way: Way,
+    /// What its sandboxes are for.
+    pub(super) purpose: Purpose,
 }
 
 impl Field {
-    /// Of an engine whose waiting sandboxes, on the warm path, have these limits. No attack has
-    /// them, so that each is found by its own.
-    pub(super) fn prepare(waiting: Limits, host: &Host, without: &[&str], way: Way) -> Self {
+    pub(super) fn prepare(config: Config, host: &Host, without: &[&str], way: Way) -> Self {
         let place = host.place(without);
-        let mut config: Config = sandbox::config();
+        let mut config = config;
         config.data_dir = host.data_directory();
-        config.native.python = Some(Host::python());
         config.native.warm = way == Way::Warm;
-        config.default_limits = waiting;
         Self {
             engine: Native::with_jail(&config, place.program()),
             place,
             way,
+            purpose: Purpose::default(),
         }
     }
 
@@ -424,7 +437,7 @@ impl Field {
         let spec = SandboxSpec {
             id: self.id(name),
             limits: limits.clone(),
-            purpose: Purpose::default(),
+            purpose: self.purpose.clone(),
         };
         self.engine.launch(&spec).await
     }

@@ -6,6 +6,7 @@
 use std::{sync::Mutex, time::Duration};
 
 use mcp_forge::{
+    engine::Purpose,
     limits::Limits,
     runner::wire::{Parameter, Stub, ToolFailure, ToolValue},
     turn::{Outcome, Report, Tools},
@@ -14,10 +15,10 @@ use serde_json::{Map, Value, json};
 use tokio::sync::{Notify, oneshot};
 
 use super::{
-    case::{Field, Way, brief},
+    case::{Field, Way, brief, waiting},
     host::Host,
 };
-use crate::sandbox;
+use crate::{real_python::packages, sandbox};
 
 /// One thing that siblings may not have of each other.
 struct Pair {
@@ -85,19 +86,22 @@ pub(super) fn rows() -> impl Iterator<Item = String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[expect(clippy::print_stderr, reason = "what a test tells a person")]
 async fn two_children_of_a_zygote_cannot_tell_each_other_from_strangers() {
     let mut failures = Vec::new();
     for pair in &PAIRS {
         let mut note = |failure| failures.push(format!("{}: {failure}", pair.attack));
-        for report in meet(pair.code, &[]).await {
+        for report in meet(pair.code, &[], &[]).await {
             if report.outcome != Outcome::Completed || report.result["held"] != true {
                 note(brief(&report));
             }
         }
         if let Control::Without(layers) = pair.control {
-            let reports = meet(pair.code, layers).await;
+            let reports = meet(pair.code, layers, &[]).await;
             let ended = |report: &Report| report.outcome == Outcome::Completed;
             let held = |report: &Report| report.result["held"] == true;
+            let breaches = |report: &Report| report.result["breaches"].to_string();
+            eprintln!("    control: {:?}", reports.each_ref().map(breaches));
             if !reports.iter().all(ended) || reports.iter().all(held) {
                 let said: Vec<String> = reports.iter().map(brief).collect();
                 note(format!("proves nothing: {}", said.join("\n  ")));
@@ -119,17 +123,14 @@ drawn = {
     'secrets': secrets.token_hex(), 'urandom': os.urandom(16).hex(), 'getrandom': os.getrandom(16).hex(),
     'tempfile': next(tempfile._get_candidate_names()), 'mkdtemp': tempfile.mkdtemp(),
 }
-try:
-    import numpy
-    drawn |= {'numpy': numpy.random.random(), 'numpy generator': numpy.random.default_rng().random()}
-except ImportError:
-    pass
+import numpy
+drawn |= {'numpy': numpy.random.random(), 'numpy generator': numpy.random.default_rng().random()}
 def plant(): return {}
 def reach(other): pass
 def notice(): pass
 tried.update(drawn)
 tried['hash seed'] = hash('the same in both')";
-    let [first, second] = meet(code, &[]).await;
+    let [first, second] = meet(code, &[], &["numpy"]).await;
     let drawn = |report: &Report| report.result["tried"].as_object().cloned();
     let (Some(first), Some(second)) = (drawn(&first), drawn(&second)) else {
         panic!("{} {}", brief(&first), brief(&second));
@@ -143,8 +144,8 @@ tried['hash seed'] = hash('the same in both')";
     assert_eq!(equal, ["hash seed"]);
 }
 
-/// Runs both halves beside each other in forks of one zygote: what came of the first and of the second.
-async fn meet(code: &str, without: &[&str]) -> [Report; 2] {
+/// Runs both halves, which may import this, beside each other in forks of one zygote: what came of the first and of the second.
+async fn meet(code: &str, without: &[&str], imports: &[&str]) -> [Report; 2] {
     let host = Host::prepare();
     let limits = |pids| Limits {
         timeout: Duration::from_secs(30),
@@ -153,7 +154,12 @@ async fn meet(code: &str, without: &[&str]) -> [Report; 2] {
         pids,
         storage_bytes: 1 << 30,
     };
-    let field = Field::prepare(limits(16), &host, without, Way::Warm);
+    let mut config = waiting(limits(16));
+    if !imports.is_empty() {
+        config.native.python = Some(packages::python());
+    }
+    let mut field = Field::prepare(config, &host, without, Way::Warm);
+    field.purpose = Purpose::Turn(imports.iter().map(|name| (*name).to_owned()).collect());
     let [first, second] = [limits(400), limits(401)];
     let pair = [
         field.launch(&first, "first").await.unwrap(),

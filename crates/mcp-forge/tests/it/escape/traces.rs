@@ -12,7 +12,7 @@ use mcp_forge::limits::Limits;
 
 use super::{
     case::Way,
-    look::{cgroups, children, command_line, kill, living, stat},
+    look::{Descent, cgroups, command_line, kill, living, stat},
 };
 
 /// Time for everything of an ended sandbox to be gone.
@@ -60,18 +60,17 @@ impl Wanted<'_> {
     }
 
     fn look(&self) -> Option<Traces> {
-        let keepers = children(self.server);
-        let mut keepers = keepers
-            .into_iter()
-            .filter(|keeper| self.is_kept_by(*keeper));
+        let descent = Descent::read();
+        let below = |pid| descent.children(pid);
+        let mut keepers = below(self.server).filter(|keeper| self.is_kept_by(*keeper));
         keepers.find_map(|keeper| {
             // Keeper, then init, then the program; or then a zygote, and the same again.
-            let programs = children(keeper).into_iter().flat_map(children);
+            let mut programs = below(keeper).flat_map(below);
             let (mounts, held) = match self.way {
-                Way::Cold => programs.into_iter().find_map(mount_namespace)?,
+                Way::Cold => programs.find_map(mount_namespace)?,
                 Way::Warm => programs
-                    .flat_map(children)
-                    .flat_map(children)
+                    .flat_map(below)
+                    .flat_map(below)
                     .filter(|program| self.limits_are_of(*program))
                     .find_map(mount_namespace)?,
             };
@@ -174,7 +173,7 @@ impl Traces {
             let pool = zygote.rsplit_once('-').map_or(zygote, |(pool, _)| pool);
             family.pool = Some(format!("mcp-forge-warm-{pool}-"));
         }
-        let mut next = vec![self.keeper];
+        let (descent, mut next) = (Descent::read(), vec![self.keeper]);
         while let Some(pid) = next.pop() {
             let Some(stat) = stat(pid) else { continue };
             family.members.insert(pid, stat.started);
@@ -182,7 +181,7 @@ impl Traces {
             let names = groups.lines().filter_map(|line| line.rsplit('/').next());
             let ours = names.filter(|name| name.starts_with("mcp-forge-"));
             family.cgroups.extend(ours.map(str::to_owned));
-            next.extend(children(pid));
+            next.extend(descent.children(pid));
         }
         family
     }
