@@ -254,7 +254,8 @@ impl Zygote<'_> {
                     return true;
                 }
             };
-        let counted = cgroup.is_some();
+        // Memory is counted by every cgroup, CPU time by most.
+        let counted = cgroup.as_ref().is_some_and(|cgroup| cgroup.has("cpu"));
         let made = plan::make(&spec.limits, counted).map_err(|error| keeper::refusal(&error));
         let forked = made.and_then(|plan| {
             let (ours, theirs) = Channel::pair().map_err(|error| failure(&error))?;

@@ -86,7 +86,6 @@ pub(super) fn rows() -> impl Iterator<Item = String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[expect(clippy::print_stderr, reason = "what a test tells a person")]
 async fn two_children_of_a_zygote_cannot_tell_each_other_from_strangers() {
     let mut failures = Vec::new();
     for pair in &PAIRS {
