@@ -94,7 +94,9 @@ impl Fork {
     }
 
     pub(crate) fn needs_watching(&self) -> bool {
-        self.is_used && self.cgroup.is_none() && self.dying.is_none()
+        // A test build that leaves the cgroup out leaves its stand-in out too.
+        let stands_in = self.cgroup.is_none() && !crate::omitted(Layer::Cgroup);
+        self.is_used && stands_in && self.dying.is_none()
     }
 
     /// Says how it ended; every process of it is gone. Gives back its cgroup, and whether that may

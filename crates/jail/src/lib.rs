@@ -74,9 +74,12 @@ fn enter(
     layers.step(Layer::UtsNamespace, || outside.left(Layer::UtsNamespace))?;
     layers.step(Layer::UtsNamespace, namespaces::set_names)?;
     layers.step(Layer::PidNamespace, || outside.left(Layer::PidNamespace))?;
-    layers.step(Layer::PidNamespace, || {
-        namespaces::limit_pids(spec.limits.pids)
-    })?;
+    // A zygote's pids are those of all its forks together, whose limits are their own.
+    if !spec.zygote {
+        layers.step(Layer::PidNamespace, || {
+            namespaces::limit_pids(spec.limits.pids)
+        })?;
+    }
     namespaces::limit_watches();
     layers.step(Layer::MountNamespace, || {
         outside.left(Layer::MountNamespace)

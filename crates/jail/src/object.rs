@@ -10,7 +10,7 @@ mod raw;
 mod seal;
 
 use fork_calls::{EINTR, bytes_of, number};
-use seal::{Plan, Step};
+use seal::{Plan, Start, Step};
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
@@ -57,14 +57,13 @@ fn receive(channel: i32) -> Option<Request> {
 /// Forks. True in the sandbox's program, which has descriptors 0 to 3 in place and nothing else,
 /// and is sealed. The caller is single-threaded and brackets the call as CPython brackets a fork.
 fn serve(channel: i32, request: &Request) -> bool {
-    const NAMESPACES: usize = 0x1000_0000 | 0x2000_0000 | 0x0002_0000;
     const PIDFD: usize = 0x1000;
     const SIGCHLD: usize = 17;
     let [control, stdout, stderr, report] = request.descriptors;
     let mut pidfd = -1;
     // Ends of forks are the keeper's business; nobody here waits for them.
     fork_calls::ignore_signal(SIGCHLD);
-    let forked = fork_calls::clone(NAMESPACES | PIDFD | SIGCHLD, Some(&mut pidfd));
+    let forked = fork_calls::clone(namespaces(&request.plan) | PIDFD | SIGCHLD, Some(&mut pidfd));
     if forked == Ok(0) {
         raw::close(channel);
         become_init(&request.plan, [control, stdout, stderr], report);
@@ -84,6 +83,13 @@ fn serve(channel: i32, request: &Request) -> bool {
     false
 }
 
+/// The flags of clone for the namespaces that siblings do not share.
+fn namespaces(plan: &Plan) -> usize {
+    const USER_AND_MOUNT: usize = 0x1000_0000 | 0x0002_0000;
+    let own = |start: Start, flag: usize| if plan.has(start as u8) { flag } else { 0 };
+    USER_AND_MOUNT | own(Start::PidNamespace, 0x2000_0000) | own(Start::Network, 0x4000_0000)
+}
+
 /// Pid 1 of the sandbox: seals itself, forks the program, reaps, and ends with it. Returns in the
 /// program only.
 fn become_init(plan: &Plan, streams: [i32; 3], report: i32) {
@@ -101,7 +107,7 @@ fn become_init(plan: &Plan, streams: [i32; 3], report: i32) {
     let worker = match fork_calls::clone(SIGCHLD, None) {
         Ok(0) => {
             raw::close(report);
-            return enter_program(streams);
+            return enter_program(plan, streams);
         }
         Ok(worker) => worker,
         Err(_) => fork_calls::exit(1),
@@ -133,7 +139,7 @@ fn map_own_ids() -> Result<(), (Step, raw::Errno)> {
 }
 
 /// Puts the program's descriptors in place and closes every other one.
-fn enter_program(streams: [i32; 3]) {
+fn enter_program(plan: &Plan, streams: [i32; 3]) {
     const F_DUPFD_CLOEXEC: usize = 1030;
     let high = |fd: i32| raw::integers(number::FCNTL, [fd as usize, F_DUPFD_CLOEXEC, 16, 0, 0, 0]);
     let place = |fd: usize, target: usize| raw::integers(number::DUP3, [fd, target, 0, 0, 0, 0]);
@@ -145,7 +151,9 @@ fn enter_program(streams: [i32; 3]) {
         place(stdout, 1)?;
         place(stderr, 2)?;
         place(control, 3)?;
-        raw::integers(number::CLOSE_RANGE, [4, u32::MAX as usize, 0, 0, 0, 0])?;
+        if plan.has(Start::Descriptors as u8) {
+            raw::integers(number::CLOSE_RANGE, [4, u32::MAX as usize, 0, 0, 0, 0])?;
+        }
         raw::integers(number::SETSID, [0; 6])
     })();
     if arranged.is_err() {

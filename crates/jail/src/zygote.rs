@@ -26,7 +26,7 @@ use crate::{
     plan,
     raw::Plain,
     ready::Ready,
-    seal::Plan,
+    seal::{Plan, Start},
     spec::{Cause, ForkSpec, JailLimits, JailSpec, Layer, LayerReport, Report},
     watch,
 };
@@ -235,7 +235,11 @@ impl<'a> Zygote<'a> {
                 Err(report) => return launch::report(guard.as_fd(), &report),
             };
         let begun = self
-            .plan(&spec, cgroup.is_some())
+            // Memory is counted by every cgroup, CPU time by most.
+            .plan(
+                &spec,
+                cgroup.as_ref().is_some_and(|cgroup| cgroup.has("cpu")),
+            )
             .map_err(|error| keeper::refusal(&error))
             .and_then(|plan| Ok((plan, self.ask(&plan, &[control, stdout, stderr])?)));
         let (plan, (handle, pid, report)) = match begun {
@@ -306,6 +310,9 @@ impl<'a> Zygote<'a> {
             Some((.., plan)) => plan,
             None => plan::make(&spec.limits, counted)?,
         };
+        if self.spec.own_networks {
+            plan.skip &= !(1 << Start::Network as u8);
+        }
         self.plan = Some((spec.limits, counted, plan));
         plan.has_time = spec.has_time.into();
         Ok(plan)

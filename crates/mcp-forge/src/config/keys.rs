@@ -100,7 +100,7 @@ pub(super) const KEYS: &[Key] = &[
     key("security.allow_network", Kind::Boolean, "false", "Sandboxes have no network; `true` has no effect yet and is warned of."),
     key("python.path", Kind::Path, "", "The interpreter. Default: the newest of 3.10 to 3.14 on PATH."),
     key("native.rootfs", Kind::Choice(&["host", "minimal"]), "host", "What a sandbox sees as `/`: the host's `/usr`, or only the interpreter and its libraries."),
-    key("warm.enabled", Kind::Boolean, "false", "Fork sandboxes from a prepared interpreter: much faster, and not yet under all escape tests. Otherwise each starts its own."),
+    key("warm.enabled", Kind::Boolean, "true", "Fork sandboxes from a prepared interpreter. Otherwise each starts its own, which takes some fifty times as long."),
     key("warm.tiers", Kind::Texts, "asyncio+json+re+datetime+dataclasses+pathlib,numpy,numpy+pandas", "Modules that prepared interpreters have imported, each `+` for another; turns that import nothing of them use a bare one. What is not installed is left out."),
     key("environment_builder.enabled", Kind::Boolean, "true", "Whether environments may be built."),
     key("environment_builder.uv_cache_path", Kind::Path, "", "The cache of `uv`. Default: `uv` in the data directory."),

@@ -59,7 +59,10 @@ mod tests {
 
     #[test]
     fn a_snippet_that_is_all_imports_has_a_bounded_hint() {
-        let code: String = (0..10_000).map(|n| format!("import m{n}\n")).collect();
+        let code = (0..10_000)
+            .map(|n| format!("import m{n}"))
+            .collect::<Vec<_>>()
+            .join("\n");
         assert_eq!(scan(&code).len(), MOST_NAMES);
     }
 }

@@ -127,7 +127,12 @@ impl Native {
             tier.names()
                 .all(|name| installed.iter().any(|has| has == name))
         });
-        let spec = render::zygote_spec(&self.settings.default_limits, host, self.required());
+        let spec = render::zygote_spec(
+            &self.settings.default_limits,
+            host,
+            self.required(),
+            self.settings.profile,
+        );
         warm::Warm::new(&self.jail, &spec, self.settings.profile, tiers.collect())
     }
 
