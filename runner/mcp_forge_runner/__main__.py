@@ -11,6 +11,8 @@ from .channel import Channel
 
 # What a first turn may need beyond the core; a process that forks its turns loads it up front.
 LATE_MODULES = ("offered", "tools", "displays", "tracebacks", "foreign", "awaiting")
+# In place of a module's name: all that a session needs, its shell included.
+SESSION = "mcp_forge_runner.session"
 
 
 def main(control_fd: int = 3) -> None:
@@ -33,7 +35,9 @@ def prepare(modules=()) -> None:
             importlib.import_module("." + name, __package__)
         for name in ("traceback", "linecache", *modules):
             try:
-                importlib.import_module(name)
+                module = importlib.import_module(name)
+                if name == SESSION:
+                    module.preload()
             except Exception:
                 # A missing or broken package is the business of the turn that imports it.
                 continue
@@ -50,6 +54,10 @@ def serve(control_fd: int) -> None:
     channel.send({"type": "ready", "python": sys.version.split()[0]})
     while True:
         request = channel.receive()
+        if request is not None and request.get("type") == "start_session":
+            from . import session
+
+            session.serve(channel)
         if request is None or request.get("type") != "execute":
             # The server hung up, or talks a protocol that we do not know.
             _exit(0 if request is None else 70)

@@ -94,6 +94,11 @@ def begin_turn() -> None:
     for name, value in BUILTINS.items():
         live_builtins.setdefault(name, value)
     put_back_modules()
+    begin_interrupts()
+
+
+def begin_interrupts() -> None:
+    """From here on SIGINT is a KeyboardInterrupt."""
     signal(_signal.SIGINT, _signal.default_int_handler)
 
 
