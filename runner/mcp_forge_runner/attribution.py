@@ -12,7 +12,7 @@ from _thread import RLock
 from posix import register_at_fork
 
 # What starts threads, by where `threading` keeps its own reference: 3.10 to 3.12, then 3.13.
-STARTERS = ("start_new_thread", "_start_new_thread", "_start_joinable_thread")
+STARTERS = ("start_new_thread", "start_new", "_start_new_thread", "_start_joinable_thread")
 
 owner = ContextVar("mcp_forge_turn", default=None)
 
@@ -32,6 +32,7 @@ class Attribution:
     def __init__(self) -> None:
         self.current = None
         self.last = Origin("")
+        self.streams = []
         self.lock = RLock()
         register_at_fork(after_in_child=self.renew)
 
@@ -43,8 +44,19 @@ class Attribution:
 
     def end(self) -> None:
         """The turn is over: whatever of it still runs is late."""
+        self.is_concurrent()
         with self.lock:
             self.current = None
+
+    def is_alone(self) -> None:
+        """Only one thread runs, so that its output need not be asked whose it is."""
+        for stream in self.streams:
+            stream.write_plainly()
+
+    def is_concurrent(self) -> None:
+        """From now on more than the turn's own thread may write."""
+        for stream in self.streams:
+            stream.write_by_turn()
 
     def is_current(self) -> bool:
         """Whether the caller belongs to the turn that runs."""
@@ -100,6 +112,7 @@ class Starter:
         self.__doc__ = start.__doc__
 
     def __call__(self, function, *args, **kwargs):
+        attribution.is_concurrent()
         return self.start(carried(function), *args, **kwargs)
 
     def __repr__(self) -> str:

@@ -3,13 +3,14 @@
 from .originals import BUILTINS as __builtins__
 
 import sys
-from _thread import _count
 from _weakref import ref
+from opcode import EXTENDED_ARG, opmap
 
 # Freed objects leave their address to new ones. An immutable small object is simply kept alive;
 # another is watched by a weak reference; where there is none, the code's stores decide.
 HELD = frozenset((int, float, bool, complex, str, bytes, type(None), type(Ellipsis)))
 HELD_BYTES = 1024
+STORES = opmap["STORE_NAME"], opmap["STORE_GLOBAL"]
 MAX_CODE_BYTES = 1 << 20
 
 
@@ -27,35 +28,39 @@ class Bindings:
 
     def __init__(self, namespace: dict) -> None:
         self.initial = dict(namespace)
-        self.identities = {}
-        self.bindings = {}
+        self.identities = dict(zip(namespace, map(id, namespace.values())))
+        self.bindings, self.watched = {}, {}
         self.stamp = 0
         self.inspected = {}
         self.last_execution_id = None
 
     def note(self, namespace: dict, execution_id, codes=()) -> None:
         """A turn is over: what is bound to something else than before was bound by it."""
-        stored = stored_names(codes)
-        identities, bindings = self.identities, self.bindings
         now = dict(namespace)
-        for name, value in now.items():
-            if identities.get(name) == id(value) and name not in stored:
-                watch = bindings[name].watch
-                if type(watch) is not ref or watch() is value:
-                    continue
-            elif self.initial.get(name, self) is value:
-                continue
-            self.stamp += 1
-            identities[name] = id(value)
-            bindings[name] = Binding(watch_of(value), self.stamp, execution_id)
-        for name in identities.keys() - now.keys():
-            del identities[name], bindings[name]
+        known = self.identities
+        identities = dict(zip(now, map(id, now.values())))
+        changed = [name for name, identity in identities.items() if known.get(name) != identity]
+        changed += [name for name, watch in self.watched.items() if watch() is not now.get(name, watch)]
+        changed += stored_names(codes)
+        for name in dict.fromkeys(changed):
+            if name in now and self.initial.get(name, self) is not now[name]:
+                self.bind(name, now[name], execution_id)
+        new = [name for name in dict.fromkeys(changed) if name in now and name not in known]
+        if len(identities) != len(known) + len(new):
+            for name in known.keys() - identities.keys():
+                self.bindings.pop(name, None)
+                self.watched.pop(name, None)
+        self.identities = identities
         self.last_execution_id = execution_id
 
-    def note_late(self, namespace: dict) -> None:
-        """What threads and tasks bound since then counts for the turn before."""
-        if _count() or "asyncio" in sys.modules:
-            self.note(namespace, self.last_execution_id)
+    def bind(self, name, value, execution_id) -> None:
+        """A name was bound to a value."""
+        self.stamp += 1
+        watch = watch_of(value)
+        self.bindings[name] = Binding(watch, self.stamp, execution_id)
+        self.watched.pop(name, None)
+        if type(watch) is ref:
+            self.watched[name] = watch
 
     def is_users(self, name, value) -> bool:
         """Whether a name was bound by the user's code."""
@@ -85,16 +90,12 @@ def watch_of(value):
 def stored_names(codes) -> set:
     """Names that the cells' own statements bind: of a list that was made anew at the same place."""
     names = set()
-    if not codes:
-        return names
-    from opcode import EXTENDED_ARG, opmap
-
     for code in codes:
         text = code.co_code
         if len(text) > MAX_CODE_BYTES:
             continue
         operations, arguments = text[::2], text[1::2]
-        for kind in (opmap["STORE_NAME"], opmap["STORE_GLOBAL"]):
+        for kind in STORES:
             place = operations.find(kind)
             while place >= 0:
                 number = arguments[place]

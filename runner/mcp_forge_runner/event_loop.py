@@ -6,6 +6,7 @@ import asyncio
 from _signal import SIGINT, signal
 
 from . import originals
+from .attribution import attribution
 
 # How long a cell that was interrupted may take for its `finally`, in seconds.
 PATIENCE = 1.0
@@ -32,6 +33,8 @@ class SessionLoop:
     def __init__(self) -> None:
         self.loop = None
         self.forgotten = []
+        # Whether it ran since this was asked before: its tasks may have bound names.
+        self.ran_idle = False
 
     def get(self):
         """The loop, set as the main thread's."""
@@ -43,6 +46,7 @@ class SessionLoop:
     def run(self, coroutine):
         """Runs a coroutine to its end; an interrupt cancels it. Other tasks go on beside it."""
         loop = self.get()
+        attribution.is_concurrent()
         task = loop.create_task(coroutine)
         try:
             return loop.run_until_complete(task)
@@ -81,6 +85,7 @@ class SessionLoop:
                 raise KeyboardInterrupt
 
         failures = 0
+        self.ran_idle = not channel.is_readable()
         while failures < ATTEMPTS and not channel.is_readable():
             try:
                 loop.add_reader(channel.fd, loop.stop)

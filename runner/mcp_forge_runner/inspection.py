@@ -57,6 +57,13 @@ def inspect(session, bounds: dict) -> dict:
     }
 
 
+def nothing_known() -> dict:
+    """The answer where nothing can be said."""
+    empty = {"variables": [], "functions": [], "classes": [], "imports": {}, "files": [], "threads": []}
+    changes = {"added": [], "rebound": [], "removed": []}
+    return {"type": "inspected", **empty, "changes": changes, "omitted_variables": 0, "omitted_files": 0}
+
+
 class Holdings:
     """The user's names, newest first, by what they are."""
 

@@ -131,6 +131,14 @@ class SessionStream(TextIOWrapper):
         self.late.write(attribution.of_caller(), self.stream_name, str.__str__(text))
         return len(text)
 
+    def write_plainly(self) -> None:
+        """While nobody else runs: `print` finds the method that is written in C."""
+        self.__dict__["write"] = write_text.__get__(self)
+
+    def write_by_turn(self) -> None:
+        """`print` finds the method above."""
+        self.__dict__.pop("write", None)
+
     def flush(self):
         # Whoever is late has nothing in here.
         if attribution.is_current():

@@ -5,21 +5,25 @@ from .originals import BUILTINS as __builtins__
 import importlib
 import os
 import sys
+from _thread import _count
 from posix import _exit
 
-from . import attribution, execution, hooks, originals
+# All that is ever needed is loaded now: between turns there may be no `sys.path` any more.
+from . import attribution, awaiting, execution, foreign, hooks, originals, tools, tracebacks  # noqa: F401
 from .attribution import attribution as turns
+from .bindings import Bindings
+from .branching import branch
 from .channel import encode
 from .event_loop import SessionLoop
+from .inspection import inspect, nothing_known
 from .kept import Kept
 from .late import Late, LateDisplays, SessionStream
 from .session_channel import SessionChannel
 from .session_turn import SessionTurn
 from .shell_plain import PlainShell
 from .toolbox import Toolbox
+from .workspace_files import read_piece, write_piece
 
-# What any session needs, beside what `prepare` loads for every turn.
-LATE_MODULES = ("bindings", "branching", "inspection", "portraits", "workspace_files")
 # Sources of turns that tracebacks can show.
 MAX_SOURCES = 1000
 prepared = []
@@ -27,9 +31,8 @@ prepared = []
 
 def preload() -> None:
     """Makes the shell ahead, in a process that only forks: no thread, no descriptor, no file."""
-    for name in (*LATE_MODULES, "asyncio", "threading", "concurrent.futures.thread"):
-        package = __package__ if name in LATE_MODULES else None
-        importlib.import_module("." + name if package else name, package)
+    for name in ("threading", "concurrent.futures.thread"):
+        importlib.import_module(name)
     if not prepared:
         prepared.append(make_shell())
 
@@ -57,8 +60,6 @@ class Session:
     """The state of one session."""
 
     def __init__(self, channel, shell) -> None:
-        from .bindings import Bindings
-
         self.channel, self.shell = channel, shell
         self.module = shell.module
         self.workspace = os.getcwd()
@@ -69,7 +70,9 @@ class Session:
         self.loop = SessionLoop()
         self.late = Late(channel)
         self.toolbox = Toolbox(channel, self.module.__dict__)
+        channel.on_end = self.end
         self.streams = [self.replace_stream(name) for name in ("stdout", "stderr")]
+        turns.streams = [stream for stream in self.streams if stream is not None]
         sys.modules["__main__"] = self.module
         shell.start(self)
         self.adjust_modules()
@@ -109,7 +112,7 @@ class Session:
 
     def execute(self, request: dict) -> None:
         """Runs one turn to its `done`."""
-        self.bindings.note_late(self.module.__dict__)
+        self.note_late()
         self.turn = SessionTurn(self, request)
         origin, codes = self.turn.origin, self.turn.codes
         try:
@@ -118,38 +121,53 @@ class Session:
             codes, self.turn = self.turn.codes, None
         self.bindings.note(self.module.__dict__, origin.execution_id, codes)
 
+    def note_late(self) -> None:
+        """What threads and tasks bound between turns counts for the turn before."""
+        if _count() or self.loop.ran_idle:
+            self.loop.ran_idle = False
+            self.bindings.note(self.module.__dict__, self.bindings.last_execution_id)
+
     def begin(self, turn) -> None:
         """The last steps before the user's code."""
         self.late.renew()
         turns.begin(turn.origin)
+        if not _count():
+            turns.is_alone()
         sys.modules["__main__"] = self.module
         self.channel.open_turn()
         self.toolbox.offer(turn.stubs, self.display)
         self.kept.restore()
 
-    def inspect(self, request: dict) -> None:
-        from .inspection import inspect
+    def end(self) -> None:
+        """The first step after a turn: what its threads write from now on is late."""
+        turns.end()
+        for stream in self.streams:
+            try:
+                stream.send_on()
+            except (OSError, ValueError, AttributeError):
+                continue  # there is none, or the user closed its descriptor
 
-        self.bindings.note_late(self.module.__dict__)
-        self.answer(inspect(self, request["bounds"]))
+    def inspect(self, request: dict) -> None:
+        try:
+            self.note_late()
+            answer = inspect(self, request["bounds"])
+        except BaseException:
+            # Another thread changes what is looked at, or the interpreter was torn apart.
+            originals.settle()
+            answer = nothing_known()
+        self.answer(answer)
 
     def write_file(self, request: dict) -> None:
-        from .workspace_files import write_piece
-
         error = write_piece(self.workspace, request["path"], request["offset"], request["data"])
         answer = {"type": "file_written", "path": request["path"]}
         self.answer(answer if error is None else {**answer, "error": error})
 
     def read_file(self, request: dict) -> None:
-        from .workspace_files import read_piece
-
         piece = read_piece(self.workspace, request["path"], request["offset"], request["length"])
         answer = {"type": "file_read", "path": request["path"], "offset": request["offset"]}
         self.answer({**answer, **piece})
 
     def branch(self, request: dict) -> None:
-        from .branching import branch
-
         branch(self, self.channel.take_descriptors())
 
     def drop_descriptors(self) -> None:
@@ -167,9 +185,7 @@ class Session:
             self.adjust_linecache(linecache)
 
     def adjust_linecache(self, module) -> None:
-        from .tracebacks import register_sources
-
-        register_sources(module, self.sources)
+        tracebacks.register_sources(module, self.sources)
 
     def displays_of_caller(self):
         """Where a display of the caller goes: to the turn that runs, or to the late ones."""

@@ -26,6 +26,8 @@ class SessionChannel(Channel):
 
     def __init__(self, fd: int) -> None:
         super().__init__(fd)
+        # What the session does when a turn has ended and its `done` is not sent yet.
+        self.on_end = attribution.end
         self.is_open = False
         # Never closed by it: the number is what counts, also after a branch.
         self.socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, fd)
@@ -47,6 +49,7 @@ class SessionChannel(Channel):
         with originals.SignalsHeld():
             with self.sending, self.state:
                 self.is_open = False
+            self.on_end()
             self.abandon_calls(OVER)
             self.end_reader()
             self.send_between_turns(payload)

@@ -2,6 +2,8 @@
 
 from .originals import BUILTINS as __builtins__
 
+from _signal import SIGINT, signal
+
 from . import originals
 from .attribution import Origin
 from .execution import Turn
@@ -21,6 +23,7 @@ class SessionTurn(Turn):
         self.described = {}
         self.shown = None
         self.updates = {}
+        self.was_interrupted = False
 
     def execute(self) -> None:
         """Runs the code and describes its value, all of which an interrupt can end."""
@@ -32,8 +35,11 @@ class SessionTurn(Turn):
             self.show_figures()
             self.show_updates()
         if value is not None:
+            # Its methods may swallow an interrupt; `calm` raises it again.
+            signal(SIGINT, self.interrupt)
             with originals.Lent():
                 self.describe_result(value, self.described)
+            self.calm()
 
     def describe_value(self, done: dict) -> None:
         done.update(self.described)
@@ -41,9 +47,17 @@ class SessionTurn(Turn):
     def sources(self) -> dict:
         return self.session.sources
 
+    def interrupt(self, number, frame):
+        """An interrupt while the value is shown."""
+        self.was_interrupted = True
+        raise KeyboardInterrupt
+
     def calm(self) -> None:
         originals.settle()
-        originals.begin_interrupts()
+        signal(SIGINT, self.interrupt)
+        if self.was_interrupted:
+            self.described = {}
+            raise KeyboardInterrupt
 
     def report(self) -> bytes:
         # Its figures were shown, and an interrupt must not be due in the middle of the report.

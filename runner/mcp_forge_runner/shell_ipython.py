@@ -158,7 +158,7 @@ class Shell(InteractiveShell):
             kind, problem, place = self._get_exc_info(exc_tuple)
         except ValueError:
             return
-        if self.displayhook._is_active:
+        if self.displayhook._is_active and issubclass(kind, Exception):
             text = tracebacks.message_of(problem)
             print(f"{kind.__name__} while a value was shown: {text}", file=sys.stderr)
 
@@ -241,8 +241,10 @@ class IPythonShell:
         self.shell.set_trait("loop_runner", self.run_in_loop)
         png = self.shell.display_formatter.formatters["image/png"]
         png.for_type_by_name("matplotlib.figure", "Figure", self.draw)
-        hidden = os.path.dirname(IPython.__file__)
-        tracebacks.HIDDEN_DIRECTORIES.append(hidden + os.sep)
+        tracebacks.HIDDEN_DIRECTORIES.append(os.path.dirname(IPython.__file__) + os.sep)
+        decorator = sys.modules.get("decorator")  # IPython 8 wraps what it calls in it
+        if decorator is not None:
+            tracebacks.HIDDEN_DIRECTORIES.append(decorator.__file__.removesuffix("__init__.py"))
 
     def start(self, session) -> None:
         """The session begins, maybe in a fork of the process that made the shell."""
@@ -256,6 +258,7 @@ class IPythonShell:
         """Runs a turn's code; the value of its last expression."""
         code = normalize(turn.code, turn.filename)
         self.shell.turn = turn
+        self.shell.displayhook._is_active = False
         try:
             result = self.shell.run_cell(code, store_history=True)
         finally:
