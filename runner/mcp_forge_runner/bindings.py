@@ -8,7 +8,7 @@ from opcode import EXTENDED_ARG, opmap
 
 # Freed objects leave their address to new ones. An immutable small object is simply kept alive;
 # another is watched by a weak reference; where there is none, the code's stores decide.
-HELD = frozenset((int, float, bool, complex, str, bytes, type(None), type(Ellipsis)))
+HELD = frozenset(map(id, (int, float, bool, complex, str, bytes, type(None), type(Ellipsis))))
 HELD_BYTES = 1024
 STORES = opmap["STORE_NAME"], opmap["STORE_GLOBAL"]
 MAX_CODE_BYTES = 1 << 20
@@ -27,8 +27,8 @@ class Bindings:
     """The names of a session's `__main__`, except those that were there before any code."""
 
     def __init__(self, namespace: dict) -> None:
-        self.initial = dict(namespace)
-        self.identities = dict(zip(namespace, map(id, namespace.values())))
+        self.initial = names_of(namespace)
+        self.identities = dict(zip(self.initial, map(id, self.initial.values())))
         self.bindings, self.watched = {}, {}
         self.stamp = 0
         self.inspected = {}
@@ -36,7 +36,7 @@ class Bindings:
 
     def note(self, namespace: dict, execution_id, codes=()) -> None:
         """A turn is over: what is bound to something else than before was bound by it."""
-        now = dict(namespace)
+        now = names_of(namespace)
         known = self.identities
         identities = dict(zip(now, map(id, now.values())))
         changed = [name for name, identity in identities.items() if known.get(name) != identity]
@@ -77,9 +77,15 @@ class Bindings:
         }
 
 
+def names_of(namespace: dict) -> dict:
+    """A copy, without keys that are no plain strings and could run code when they are compared."""
+    return {name: value for name, value in list(namespace.items()) if type(name) is str}
+
+
 def watch_of(value):
     """What keeps an object's address from being mistaken for another object's."""
-    if type(value) in HELD:
+    # By identity: to ask whether a class is in a set may run its metaclass.
+    if id(type(value)) in HELD:
         return value if sys.getsizeof(value) <= HELD_BYTES else None
     try:
         return ref(value)

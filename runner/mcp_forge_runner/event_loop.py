@@ -27,6 +27,20 @@ def wants_loop(source: str) -> bool:
     )
 
 
+async def note_place(coroutine, places: list):
+    """Awaits a coroutine, and notes the traceback of what ended it."""
+    try:
+        result = await coroutine
+    except BaseException as problem:
+        places.append(problem.__traceback__)
+        raise
+    # A shell's coroutine returns what was raised in it.
+    problem = getattr(result, "error_in_exec", None)
+    if problem is not None:
+        places.append(problem.__traceback__)
+    return result
+
+
 class SessionLoop:
     """The loop, made when it is first needed, and made anew should the user close it."""
 
@@ -47,29 +61,25 @@ class SessionLoop:
         """Runs a coroutine to its end; an interrupt cancels it. Other tasks go on beside it."""
         loop = self.get()
         attribution.is_concurrent()
-        task = loop.create_task(coroutine)
+        places = []
+        task = loop.create_task(note_place(coroutine, places))
         try:
             return loop.run_until_complete(task)
         except KeyboardInterrupt as interrupt:
-            place = self.cancel(loop, task)
-            raise KeyboardInterrupt().with_traceback(place or interrupt.__traceback__) from None
+            self.cancel(loop, task)
+            place = places.pop() if places else interrupt.__traceback__
+            raise KeyboardInterrupt().with_traceback(place) from None
 
-    def cancel(self, loop, task):
-        """Ends a task after an interrupt; the traceback that says where it was."""
+    def cancel(self, loop, task) -> None:
+        """Ends a task after an interrupt, if it lets itself be ended."""
         if not task.done():
             task.cancel()
             try:
                 loop.run_until_complete(asyncio.wait({task}, timeout=PATIENCE))
             except KeyboardInterrupt:
-                pass  # a second interrupt does not wait
-        if not task.done():
-            return None
-        try:
-            # A shell's task returns what was raised in it.
-            problem = getattr(task.result(), "error_in_exec", None)
-        except BaseException as raised:
-            problem = raised
-        return getattr(problem, "__traceback__", None)
+                return  # a second interrupt does not wait
+        if task.done() and not task.cancelled():
+            task.exception()  # so that nobody complains that it was not asked for
 
     def run_until_frame(self, channel) -> None:
         """While the session is idle: runs the loop, if there is one, until a frame arrives.

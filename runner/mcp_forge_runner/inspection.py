@@ -8,17 +8,18 @@ from posix import scandir
 from stat import S_ISREG
 from time import monotonic
 
+from .bindings import names_of
 from .channel import well_formed
 from .portraits import (
     MAX_NAME,
     FunctionType,
     ModuleType,
     class_module,
-    class_mro,
     class_qualname,
     describe,
     exact_text,
     field,
+    inherits,
     module_dict,
     own_dict,
     type_text,
@@ -68,7 +69,7 @@ class Holdings:
     """The user's names, newest first, by what they are."""
 
     def __init__(self, session) -> None:
-        self.namespace = dict(session.module.__dict__)
+        self.namespace = names_of(session.module.__dict__)
         self.main = session.module.__dict__
         self.bindings = session.bindings
         self.offered = session.toolbox.offered
@@ -82,7 +83,7 @@ class Holdings:
 
     def is_shown(self, name) -> bool:
         """Whether a name is the user's, and not the shell's or a tool's."""
-        if type(name) is not str or len(name) > MAX_NAME or is_history(name):
+        if len(name) > MAX_NAME or is_history(name):
             return False
         value = self.namespace[name]
         if self.offered.get(name, self) is value:
@@ -98,9 +99,9 @@ class Holdings:
             self.imports[shown] = dotted(function_globals(value).get("__name__"), field(value, "__qualname__"))
         elif kind is BuiltinType:
             self.imports[shown] = dotted(field(value, "__module__"), field(value, "__qualname__"))
-        elif ModuleType in class_mro(kind):
+        elif inherits(kind, ModuleType):
             self.imports[shown] = exact_text(module_dict(value).get("__name__")) or "?"
-        elif type in class_mro(kind):
+        elif inherits(kind, type):
             self.sort_class(shown, value)
         else:
             self.variables.append(name)
@@ -167,7 +168,7 @@ def thread_names() -> list:
 def thread_name(thread) -> str:
     """Without the property `name`, which a subclass may have made its own."""
     name = exact_text(own_dict(thread).get("_name"))
-    return well_formed(name[:MAX_NAME]) if name is not None else "unnamed"
+    return well_formed(name[:MAX_NAME]) or "unnamed"
 
 
 def list_files(workspace: str, count: int, deadline: float):

@@ -8,11 +8,12 @@ from .originals import BUILTINS as __builtins__
 
 import sys
 
-from .reprs import SCALARS, Full, Text, class_dict, class_module, class_mro, class_name, int_text
+from . import reprs
+from .reprs import SCALARS, Full, Text, class_dict, class_mro, int_text
 
 HEAP_TYPE, IMMUTABLE_TYPE = 1 << 9, 1 << 8
 type_flags = type.__dict__["__flags__"].__get__
-class_qualname = type.__dict__["__qualname__"].__get__
+get_qualname = type.__dict__["__qualname__"].__get__
 FunctionType = type(lambda: None)
 ModuleType = type(sys)
 module_dict = ModuleType.__dict__["__dict__"].__get__
@@ -20,11 +21,16 @@ module_dict = ModuleType.__dict__["__dict__"].__get__
 MAX_NAME = 200
 MAX_COLUMNS = 100
 MAX_INT_BITS = 14_000
-SIZED = (str, bytes, bytearray, list, tuple, dict, set, frozenset, range)
-CONTAINERS = (list, tuple, dict, set, frozenset)
+# Classes by identity: to compare a class with others, or to look for it in a set, may run its
+# metaclass.
+SIZED = frozenset(map(id, (str, bytes, bytearray, list, tuple, dict, set, frozenset)))
+CONTAINERS = frozenset(map(id, (list, tuple, dict, set, frozenset)))
+SIMPLE = frozenset(map(id, (int, range, *SCALARS)))
 LETTERS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex", "O": "object"}
 # What a class written in C keeps for its fields; nobody can make one in Python for other code to run.
-ACCESSORS = (type(type.__dict__["__name__"]), type(FunctionType.__dict__["__globals__"]))
+ACCESSORS = frozenset(
+    (id(type(type.__dict__["__name__"])), id(type(FunctionType.__dict__["__globals__"])))
+)
 EXTENSIONS = {
     "Categorical": "category",
     "ArrowStringArray": "str",
@@ -41,8 +47,7 @@ SERIES_MODULES = ("pandas", "pandas.core.series")
 
 def type_text(kind) -> str:
     """A class's name with its module, `pandas.DataFrame`; builtin and own classes without."""
-    name = exact_text(class_qualname(kind)) or "?"
-    module = exact_text(class_module(kind))
+    name, module = class_qualname(kind) or "?", class_module(kind)
     if not module or module in HIDDEN_MODULES:
         return name[:MAX_NAME]
     if module.startswith("pandas.core."):
@@ -50,9 +55,25 @@ def type_text(kind) -> str:
     return f"{module}.{name}"[:MAX_NAME]
 
 
-def exact_text(text):
-    """A string that nobody has overridden, or None."""
-    return text if type(text) is str else None
+def exact_text(text) -> str:
+    """A string that nobody has overridden; empty for anything else, which could compare as it likes."""
+    return text if type(text) is str else ""
+
+
+def class_name(kind) -> str:
+    return exact_text(reprs.class_name(kind))
+
+
+def class_qualname(kind) -> str:
+    return exact_text(get_qualname(kind))
+
+
+def class_module(kind) -> str:
+    """Where a class says that it is from. Of a compiled class that is true."""
+    try:
+        return exact_text(reprs.class_module(kind))
+    except AttributeError:
+        return ""
 
 
 def is_compiled(kind) -> bool:
@@ -75,7 +96,7 @@ def describe(value, chars: int) -> dict:
 
 def facts_of(value, kind, chars: int) -> dict:
     name, module = class_name(kind), class_module(kind)
-    if kind in SIZED or kind in SCALARS or kind is int:
+    if id(kind) in SIZED or id(kind) in SIMPLE:
         return builtin_facts(value, kind, chars)
     if module == "numpy" and is_compiled(kind):
         return array_facts(value, kind, chars) if name == "ndarray" else scalar_facts(value, kind, chars)
@@ -84,14 +105,14 @@ def facts_of(value, kind, chars: int) -> dict:
     if name == "Series" and module in SERIES_MODULES:
         return series_facts(value)
     for base in class_mro(kind):
-        if base in SIZED and base is not range:
+        if id(base) in SIZED:
             return {"length": base.__len__(value), "memory_bytes": base.__sizeof__(value)}
     return {"memory_bytes": object.__sizeof__(value)}
 
 
 def builtin_facts(value, kind, chars: int) -> dict:
     facts = {"memory_bytes": sys.getsizeof(value), "repr": short_repr(value, chars)}
-    if kind in SIZED and kind is not range:
+    if id(kind) in SIZED:
         facts["length"] = kind.__len__(value)
     return facts
 
@@ -106,14 +127,21 @@ class ShortText(Text):
         elif kind is int:
             long = value.bit_length() > MAX_INT_BITS
             self.add(f"<int of {value.bit_length()} bits>" if long else int_text(value))
-        elif kind in SCALARS:
+        elif kind is range:
+            self.add_range(value)
+        elif id(kind) in SIMPLE:
             self.add(repr(value))
         elif kind is dict:
             self.add_nested(value, depth, self.add_dict, "{...}")
-        elif kind in CONTAINERS:
+        elif id(kind) in CONTAINERS:
             self.add_nested(value, depth, self.add_items, "...")
         else:
             self.add(f"<{type_text(kind)}>")
+
+    def add_range(self, value) -> None:
+        """Its ends may be of classes that extend `int`."""
+        parts = (value.start, value.stop, value.step)
+        self.add(repr(value) if all(type(part) is int for part in parts) else "<range>")
 
 
 def short_repr(value, chars: int) -> str:
@@ -150,7 +178,7 @@ def scalar_facts(value, kind, chars: int) -> dict:
     fields = class_dict(generic)
     facts = {"memory_bytes": int(fields["nbytes"].__get__(value))}
     plain = fields["item"](value)
-    if type(plain) in (bool, int, float, complex, str, bytes):
+    if id(type(plain)) in SIMPLE or id(type(plain)) in SIZED:
         facts["repr"] = short_repr(plain, chars)
     return facts
 
@@ -220,12 +248,17 @@ def manager_of(value):
     return blocks, axes
 
 
+def inherits(kind, base) -> bool:
+    """Whether a class extends another, by what they are and not by what they say."""
+    return any(one is base for one in class_mro(kind))
+
+
 def field(value, name: str):
     """What a compiled accessor says of an object. Raises LookupError if the name is anything else."""
     for base in class_mro(type(value)):
         accessor = class_dict(base).get(name)
         if accessor is not None:
-            if type(accessor) not in ACCESSORS:
+            if id(type(accessor)) not in ACCESSORS:
                 break
             return type(accessor).__get__(accessor, value)
     raise LookupError(name)
@@ -268,7 +301,7 @@ def index_length(index) -> int:
     span, codes = parts.get("_range"), parts.get("_codes")
     if type(span) is range:
         return len(span)
-    if list in class_mro(type(codes)):  # of a MultiIndex: one array of codes a level
+    if inherits(type(codes), list):  # of a MultiIndex: one array of codes a level
         array = inner_array(list.__getitem__(codes, 0))
     else:
         array = inner_array(parts.get("_data"))

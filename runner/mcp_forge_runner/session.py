@@ -9,7 +9,7 @@ from _thread import _count
 from posix import _exit
 
 # All that is ever needed is loaded now: between turns there may be no `sys.path` any more.
-from . import attribution, awaiting, execution, foreign, hooks, originals, tools, tracebacks  # noqa: F401
+from . import attribution, awaiting, execution, foreign, hooks, originals, tools, tracebacks
 from .attribution import attribution as turns
 from .bindings import Bindings
 from .branching import branch
@@ -114,18 +114,21 @@ class Session:
         """Runs one turn to its `done`."""
         self.note_late()
         self.turn = SessionTurn(self, request)
-        origin, codes = self.turn.origin, self.turn.codes
-        try:
-            execution.run(self.turn)
-        finally:
-            codes, self.turn = self.turn.codes, None
-        self.bindings.note(self.module.__dict__, origin.execution_id, codes)
+        execution.run(self.turn)
+        turn, self.turn = self.turn, None
+        self.note(turn.origin.execution_id, turn.codes)
 
     def note_late(self) -> None:
         """What threads and tasks bound between turns counts for the turn before."""
         if _count() or self.loop.ran_idle:
             self.loop.ran_idle = False
-            self.bindings.note(self.module.__dict__, self.bindings.last_execution_id)
+            self.note(self.bindings.last_execution_id)
+
+    def note(self, execution_id, codes=()) -> None:
+        try:
+            self.bindings.note(self.module.__dict__, execution_id, codes)
+        except BaseException:
+            originals.settle()  # the user's code tore out what this needs: it is only less well known
 
     def begin(self, turn) -> None:
         """The last steps before the user's code."""

@@ -57,7 +57,10 @@ def decoded(data: str) -> bytes:
     try:
         content = a2b_base64(data)
     except (Error, ValueError):
-        raise Refused("the data is no base64") from None
+        content = None
+    # The decoder skips what is no base64.
+    if content is None or b2a_base64(content, newline=False).decode("ascii") != data:
+        raise Refused("the data is no base64")
     if len(content) > MAX_PIECE_BYTES:
         raise Refused(f"a piece has at most {MAX_PIECE_BYTES} bytes, this one {len(content)}")
     return content
