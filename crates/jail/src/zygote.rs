@@ -252,7 +252,6 @@ impl<'a> Zygote<'a> {
                 return self.grow_barren();
             }
         };
-        fs::write(format!("/proc/{pid}/oom_score_adj"), "500").ok();
         let fork = Fork {
             meter: keeper::meter_of(pid, cgroup.as_ref()),
             spec,

@@ -84,6 +84,7 @@ status = dict(line.split(':\\t', 1) for line in open('/proc/self/status').read()
     'seccomp': (status['Seccomp'], status['NoNewPrivs']),
     'cgroup': {line.split(':')[2] for line in open('/proc/self/cgroup').read().split()},
     'fds': len(os.listdir('/proc/self/fd')),
+    'oom': open('/proc/self/oom_score_adj').read(),
     'globals': sorted(name for name in globals() if not name.startswith('__')),
 }";
     for _ in 0..4 {
@@ -94,6 +95,8 @@ status = dict(line.split(':\\t', 1) for line in open('/proc/self/status').read()
         assert_eq!(report.result["caps"], json!(["0000000000000000"]));
         assert_eq!(report.result["seccomp"], json!(["2", "1"]));
         assert_eq!(report.result["cgroup"], json!(["/"]));
+        // The first to die when the host runs out of memory.
+        assert_eq!(report.result["oom"], json!("500\n"));
         // The four it has, and the one that lists them.
         assert_eq!(report.result["fds"], json!(5));
     }
@@ -198,7 +201,7 @@ async fn a_killed_zygote_fails_no_turn() {
         .flat_map(children)
         .collect();
     assert_eq!(zygotes.len(), 1, "one tier is in use");
-    zygotes.iter().for_each(kill);
+    zygotes.into_iter().for_each(kill);
     for _ in 0..20 {
         assert_eq!(warm.run("2").await.result, json!(2));
     }
@@ -212,7 +215,7 @@ async fn a_killed_keeper_is_replaced_and_nothing_outlives_the_engine() {
     let _alone = ALONE.lock().await;
     let warm = Arc::new(Warm::new().await);
     assert_eq!(warm.run("1").await.result, json!(1));
-    keepers().iter().for_each(kill);
+    keepers().into_iter().for_each(kill);
     wait_until_no_keeper_is_left().await;
     for _ in 0..20 {
         assert_eq!(warm.run("2").await.result, json!(2));
@@ -233,8 +236,8 @@ async fn wait_until_no_keeper_is_left() {
     }
 }
 
-fn kill(pid: &u32) {
-    let pid = rustix::process::Pid::from_raw(i32::try_from(*pid).unwrap()).unwrap();
+fn kill(pid: u32) {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
     // One that died with another is as good as killed.
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
 }

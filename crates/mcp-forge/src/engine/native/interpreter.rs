@@ -1,12 +1,13 @@
 //! Which Python runs: the configured one, else the newest on PATH, else one that uv manages.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use serde::Deserialize;
+use tokio::io::AsyncWriteExt;
 
 /// Oldest version that the runner supports.
 const OLDEST: (u32, u32) = (3, 10);
@@ -35,6 +36,18 @@ import sys
 from importlib.util import find_spec
 print(*[name for name in sys.argv[1:] if name.isidentifier() and find_spec(name)])";
 
+/// Compiles the sources on standard input. The header is that of a file that is not checked against
+/// its source.
+const COMPILE: &str = "\
+import json, marshal, sys
+from importlib.util import MAGIC_NUMBER
+directory = sys.argv[1]
+compiled = {
+    name: (MAGIC_NUMBER + bytes(12) + marshal.dumps(compile(source, directory + '/' + name, 'exec', dont_inherit=True))).hex()
+    for name, source in json.load(sys.stdin).items()
+}
+json.dump(compiled, sys.stdout)";
+
 /// A Python installation, asked and resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Interpreter {
@@ -60,6 +73,19 @@ impl Interpreter {
         let arguments = [&["-I", "-c", MODULES_QUESTION], modules].concat();
         let text = run(&program, &arguments).await.unwrap_or_default();
         text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    /// Compiles files, each given by its path below `directory` and its content: the same paths, and
+    /// in hexadecimal what Python takes in place of the file with a `c` behind its name.
+    pub(super) async fn compile(
+        &self,
+        directory: &str,
+        files: &[(&str, &str)],
+    ) -> Result<BTreeMap<String, String>, String> {
+        let sources: BTreeMap<&str, &str> = files.iter().copied().collect();
+        let input = serde_json::to_vec(&sources).map_err(|error| error.to_string())?;
+        let text = run_with(&self.executable, &["-I", "-c", COMPILE, directory], input).await?;
+        serde_json::from_str(&text).map_err(|error| error.to_string())
     }
 
     /// One line for people.
@@ -186,21 +212,36 @@ async fn ask(path: &Path) -> Result<Interpreter, String> {
     })
 }
 
+async fn run(program: &Path, arguments: &[&str]) -> Result<String, String> {
+    run_with(program, arguments, Vec::new()).await
+}
+
 #[expect(
     clippy::disallowed_methods,
     reason = "the engine asks interpreters what they are"
 )]
-async fn run(program: &Path, arguments: &[&str]) -> Result<String, String> {
-    let child = tokio::process::Command::new(program)
+async fn run_with(program: &Path, arguments: &[&str], input: Vec<u8>) -> Result<String, String> {
+    let cannot_run = |error: std::io::Error| format!("it cannot be run: {error}");
+    let mut child = tokio::process::Command::new(program)
         .args(arguments)
-        .stdin(std::process::Stdio::null())
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::null())
         .kill_on_drop(true)
-        .output();
-    let output = tokio::time::timeout(ASK_TIMEOUT, child)
+        .spawn()
+        .map_err(cannot_run)?;
+    let stdin = child.stdin.take();
+    let answered = async {
+        if let Some(mut stdin) = stdin {
+            // One that does not read has its own reasons, and is judged by what it says.
+            stdin.write_all(&input).await.ok();
+        }
+        child.wait_with_output().await
+    };
+    let output = tokio::time::timeout(ASK_TIMEOUT, answered)
         .await
         .map_err(|_| format!("it did not answer in {} s", ASK_TIMEOUT.as_secs()))?
-        .map_err(|error| format!("it cannot be run: {error}"))?;
+        .map_err(cannot_run)?;
     if !output.status.success() {
         return Err(format!("it ended with {}", output.status));
     }

@@ -214,6 +214,9 @@ impl Engine for Native {
             return Ok(());
         }
         let host = self.host().await?;
+        if let Err(error) = host.compile_runner().await {
+            tracing::warn!(%error, "the interpreter does not compile the runner; each sandbox will");
+        }
         let warm = self.warm.get_or_init(|| self.make_warm(&host));
         warm.await.prepare().await
     }

@@ -1,6 +1,7 @@
 //! From a sandbox as the server thinks of it to a jail as the kernel builds it. Pure.
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use jail::spec::{File, JailLimits, JailSpec, Layer, Link, Tree};
 
@@ -30,6 +31,8 @@ pub(super) struct Host {
     /// Trees and links that depend on how this host lays out its root.
     trees: Vec<Tree>,
     links: Vec<Link>,
+    /// The runner as this interpreter compiles it, once somebody had the time to ask.
+    runner: OnceLock<Vec<File>>,
 }
 
 impl Host {
@@ -44,10 +47,24 @@ impl Host {
             private_root,
             trees,
             links,
+            runner: OnceLock::new(),
         };
         host.add_interpreter();
         host.add_environment();
         host
+    }
+
+    /// Has the interpreter compile the runner, for all sandboxes from now on: each would take a third
+    /// of its start for it, and a zygote keeps the compiler's leavings for all of its forks.
+    pub(super) async fn compile_runner(&self) -> Result<(), String> {
+        let compiled = self.interpreter.compile(RUNNER, source::FILES).await?;
+        let files = compiled.into_iter().map(|(name, content)| File {
+            path: format!("{RUNNER}/{name}c"),
+            content,
+            binary: true,
+        });
+        self.runner.set(files.collect()).ok();
+        Ok(())
     }
 
     /// Inside, the interpreter is at the same path if `/usr` holds it, else at [`PYTHON`].
@@ -130,11 +147,14 @@ impl Host {
             .iter()
             .map(|(path, content)| file(path, content))
             .collect();
-        files.extend(
-            source::FILES
-                .iter()
-                .map(|(name, content)| file(&format!("{RUNNER}/{name}"), content)),
-        );
+        match self.runner.get() {
+            Some(compiled) => files.extend_from_slice(compiled),
+            None => files.extend(
+                source::FILES
+                    .iter()
+                    .map(|(name, content)| file(&format!("{RUNNER}/{name}"), content)),
+            ),
+        }
         if self.interpreter.environment.is_some() {
             let (major, minor, micro) = self.interpreter.version;
             let home = self
@@ -403,6 +423,7 @@ mod tests {
             private_root: None,
             trees: Vec::new(),
             links: Vec::new(),
+            runner: OnceLock::new(),
         };
         host.add_interpreter();
         host.add_environment();
