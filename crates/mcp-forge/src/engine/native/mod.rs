@@ -210,12 +210,12 @@ impl Engine for Native {
     }
 
     async fn prepare(&self) -> Result<(), LaunchError> {
-        if !self.settings.warm {
-            return Ok(());
-        }
         let host = self.host().await?;
         if let Err(error) = host.compile_runner().await {
             tracing::warn!(%error, "the interpreter does not compile the runner; each sandbox will");
+        }
+        if !self.settings.warm {
+            return Ok(());
         }
         let warm = self.warm.get_or_init(|| self.make_warm(&host));
         warm.await.prepare().await
