@@ -3,12 +3,13 @@
 //! [`Service::execute`] is the whole story of one request: check, write the audit, take a slot,
 //! grant tools, launch, run the turn, answer. Dropping its future at any point frees what it holds.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::OnceCell;
+use tokio_util::task::TaskTracker;
 
 mod request;
 mod resources;
@@ -19,16 +20,16 @@ pub use request::{ExecuteRequest, LimitsRequest};
 pub use response::{ExecuteResponse, UsageView};
 
 use crate::{
-    audit::{Audit, AuditError, fields},
+    audit::{Audit, AuditError, Pending, fields},
     bridge::{Bridge, Grant, GrantError},
     config::Config,
-    engine::{Engine, Isolation, LaunchError, Purpose, SandboxSpec},
+    engine::{Engine, Guard, Isolation, LaunchError, Purpose, SandboxSpec},
     limits::LimitsView,
     runner::wire::{ToolFailure, ToolFailureKind, ToolValue},
     turn::{self, Observer, Report, Tools, Turn, json_size},
 };
 use request::Checked;
-use slots::Slots;
+use slots::{Slot, Slots};
 
 /// The application: one a process, shared by every front door.
 #[derive(Debug)]
@@ -38,6 +39,8 @@ pub struct Service {
     bridge: Arc<Bridge>,
     audit: Audit,
     slots: Slots,
+    /// Sandboxes whose turn is over and that are not gone yet.
+    endings: TaskTracker,
     /// What a sandbox says of itself; asked once, kept only when it answered.
     environment: OnceCell<Value>,
 }
@@ -107,6 +110,7 @@ impl Service {
             bridge,
             audit,
             slots,
+            endings: TaskTracker::new(),
             environment: OnceCell::new(),
         })
     }
@@ -116,8 +120,11 @@ impl Service {
         self.bridge.start();
     }
 
-    /// Ends the upstreams. Executions are ended by dropping their futures, which the front door holds.
+    /// Ends the upstreams, and waits for the last sandboxes to be gone. Executions are ended by
+    /// dropping their futures, which the front door holds.
     pub async fn shutdown(&self) {
+        self.endings.close();
+        self.endings.wait().await;
         self.bridge.shutdown().await;
     }
 
@@ -170,9 +177,9 @@ impl Service {
         checked: &Checked,
         observer: &mut dyn Observer,
     ) -> Result<ExecuteResponse, ServiceError> {
-        let _slot = self.slots.take().await?;
+        let slot = self.slots.take().await?;
         let grant = self.bridge.grant(&checked.tools).await?;
-        let (report, isolation) = self.run_turn(id, checked, &grant, observer).await?;
+        let (report, isolation) = self.run_turn((id, slot), checked, &grant, observer).await?;
         Ok(response::assemble(
             id.to_owned(),
             checked,
@@ -185,7 +192,7 @@ impl Service {
     /// The sandbox's whole life: both ends of it are in the audit log, whichever way it ends.
     async fn run_turn(
         &self,
-        id: &str,
+        (id, slot): (&str, Slot),
         checked: &Checked,
         grant: &Grant,
         observer: &mut dyn Observer,
@@ -227,13 +234,21 @@ impl Service {
             max_calls: self.config.bridge.max_calls,
         };
         // On the heap: a turn's state is large, and every caller's future would carry it.
-        let report = Box::pin(turn::run(sandbox, turn)).await;
-        let written = pending.finish(fields(json!({"success": true})));
-        if let Err(error) = written {
-            tracing::error!(%error, execution_id = id, "a sandbox's end is missing from the audit log");
-        }
+        let (report, guard) = Box::pin(turn::run(sandbox, turn)).await;
+        self.endings.spawn(end(guard, pending, slot));
         Ok((report, isolation))
     }
+}
+
+/// What is left of a turn when its answer is on its way: the sandbox's end, its record, its slot.
+async fn end(guard: Option<Box<dyn Guard>>, pending: Pending, slot: Slot) {
+    if let Some(guard) = guard {
+        guard.end(Duration::ZERO).await;
+    }
+    if let Err(error) = pending.finish(fields(json!({"success": true}))) {
+        tracing::error!(%error, "a sandbox's end is missing from the audit log");
+    }
+    drop(slot);
 }
 
 /// Tools whose every call is in the audit log before it is made: by name and size, never by content.

@@ -48,30 +48,41 @@ impl End {
 
 /// The loop's own things.
 pub(super) struct Drive<'a> {
-    pub(super) events: Events,
-    pub(super) requests: Requests,
+    pub(super) events: &'a mut Events,
+    pub(super) requests: &'a mut Requests,
     pub(super) tools: &'a dyn Tools,
     pub(super) flood_bytes: u64,
     pub(super) max_calls: u64,
 }
 
 impl Drive<'_> {
+    /// Waits for a fresh interpreter.
+    ///
+    /// # Errors
+    ///
+    /// How the turn ended before it began.
+    pub(super) async fn wait_until_ready(&mut self) -> Result<(), End> {
+        match tokio::time::timeout(START_TIMEOUT, self.events.next()).await {
+            Ok(Ok(Event::Ready { .. })) => Ok(()),
+            Ok(Ok(_)) => Err(End::NotReady(
+                "its first message was not `ready`".to_owned(),
+            )),
+            Ok(Err(error)) => Err(End::NotReady(error.to_string())),
+            Err(_) => Err(End::NotReady(format!(
+                "no sign of life in {} s",
+                START_TIMEOUT.as_secs()
+            ))),
+        }
+    }
+
     /// Runs the turn to whatever ends it.
     pub(super) async fn run(
-        mut self,
+        self,
         request: Request,
         timeout: Duration,
         streams: &mut Streams<'_>,
         record: &mut Record,
     ) -> End {
-        match tokio::time::timeout(START_TIMEOUT, self.events.next()).await {
-            Ok(Ok(Event::Ready { .. })) => {}
-            Ok(Ok(_)) => return End::NotReady("its first message was not `ready`".to_owned()),
-            Ok(Err(error)) => return End::NotReady(error.to_string()),
-            Err(_) => {
-                return End::NotReady(format!("no sign of life in {} s", START_TIMEOUT.as_secs()));
-            }
-        }
         match tokio::time::timeout(timeout, self.exchange(request, streams, record)).await {
             Ok(end) => end,
             Err(_) => End::TimedOut,
@@ -85,7 +96,7 @@ impl Drive<'_> {
         record: &mut Record,
     ) -> End {
         let Self {
-            mut events,
+            events,
             requests,
             tools,
             flood_bytes,
@@ -135,7 +146,7 @@ impl Drive<'_> {
 }
 
 /// Sends whatever is queued. Ends only with an error.
-async fn send_all(mut requests: Requests, mut queue: mpsc::Receiver<Request>) -> ProtocolError {
+async fn send_all(requests: &mut Requests, mut queue: mpsc::Receiver<Request>) -> ProtocolError {
     while let Some(request) = queue.recv().await {
         if let Err(error) = requests.send(&request).await {
             return error;

@@ -3,28 +3,26 @@
 //! One loop waits for whatever comes first: an event of the runner, a piece of output, a tool's
 //! answer, the deadline. It owns the sandbox while it runs; whoever drops it kills the sandbox.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::{
     config::OutputCaps,
-    engine::{ExitCause, Sandbox, Usage},
+    engine::{ExitCause, Guard, Sandbox, Usage},
     limits::Limits,
-    runner::{
-        self,
-        wire::{Caps, Raised, Request, Stub, ToolFailure, ToolValue},
-    },
+    runner::wire::{Caps, Raised, Stub, ToolFailure, ToolValue},
 };
 
 mod drive;
+mod interpreter;
 mod output;
 mod record;
 mod streams;
 
-use drive::Drive;
 pub(crate) use drive::json_size;
+pub use interpreter::{Interpreter, Ran};
 pub use output::Captured;
 use record::Record;
 use streams::Streams;
@@ -63,44 +61,36 @@ impl std::fmt::Debug for Turn<'_> {
     }
 }
 
-/// Runs one turn in a sandbox that is used for nothing else, and ends the sandbox.
+/// Runs one turn in a sandbox that is used for nothing else. The sandbox of a turn that is done
+/// still lives when its report is there, so that the answer need not wait: its guard comes back,
+/// to be ended. In every other case it is gone.
 ///
 /// # Cancel safety
 ///
 /// Dropping the future drops the sandbox's guard, which kills it.
-pub async fn run(sandbox: Sandbox, turn: Turn<'_>) -> Report {
-    let started = Instant::now();
-    let Sandbox {
-        connection,
-        stdout,
-        stderr,
-        guard,
-        ..
-    } = sandbox;
-    let (events, requests) = runner::connect(connection);
-    let mut record = Record::new(&turn.caps);
-    let mut streams = Streams::new(stdout, stderr, turn.observer);
-    let deadline = turn.limits.timeout;
-    let request = Request::Execute {
-        code: turn.code.to_owned(),
-        tools: turn.stubs,
-        caps: wire_caps(&turn.caps),
-        execution_id: None,
-    };
-    let drive = Drive {
-        events,
-        requests,
-        tools: turn.tools,
-        flood_bytes: turn.caps.flood_bytes,
-        max_calls: turn.max_calls,
-    };
-    let end = drive
-        .run(request, deadline, &mut streams, &mut record)
+pub async fn run(sandbox: Sandbox, turn: Turn<'_>) -> (Report, Option<Box<dyn Guard>>) {
+    let mut interpreter = Interpreter::connect(sandbox);
+    let Turn {
+        code,
+        stubs,
+        tools,
+        observer,
+        limits,
+        caps,
+        max_calls,
+    } = turn;
+    let ran = interpreter
+        .turn(Turn {
+            code,
+            stubs,
+            tools,
+            observer: &mut *observer,
+            limits,
+            caps,
+            max_calls,
+        })
         .await;
-    let wall = started.elapsed();
-    let ending = guard.end(end.patience()).await;
-    streams.finish(&mut record).await;
-    record.report(end, ending, wall)
+    interpreter.finish(ran, observer).await
 }
 
 /// Answers the tool calls of one turn. The grant is checked behind this, on every call.

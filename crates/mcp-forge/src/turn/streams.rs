@@ -2,35 +2,47 @@
 
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt};
+use futures_util::FutureExt;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt},
+    task::unconstrained,
+};
 
 use super::{Observer, Record, Stream, output};
 
 /// Time for the ends of two pipes whose writers are dead.
 const LAST_OUTPUT: Duration = Duration::from_millis(500);
 
-/// The two output streams of the sandbox, until each ends.
-pub(super) struct Streams<'a> {
+/// The ends that the server holds, until each is closed.
+pub(super) struct Pipes {
     stdout: Option<Box<dyn AsyncRead + Send + Unpin>>,
     stderr: Option<Box<dyn AsyncRead + Send + Unpin>>,
     /// One for each.
     buffers: [Vec<u8>; 2],
+}
+
+impl Pipes {
+    pub(super) fn new(
+        stdout: Box<dyn AsyncRead + Send + Unpin>,
+        stderr: Box<dyn AsyncRead + Send + Unpin>,
+    ) -> Self {
+        Self {
+            stdout: Some(stdout),
+            stderr: Some(stderr),
+            buffers: [vec![0; output::PIECE_BYTES], vec![0; output::PIECE_BYTES]],
+        }
+    }
+}
+
+/// The two output streams of a turn.
+pub(super) struct Streams<'a> {
+    pipes: &'a mut Pipes,
     observer: &'a mut dyn Observer,
 }
 
 impl<'a> Streams<'a> {
-    pub(super) fn new(
-        stdout: Box<dyn AsyncRead + Send + Unpin>,
-        stderr: Box<dyn AsyncRead + Send + Unpin>,
-        observer: &'a mut dyn Observer,
-    ) -> Self {
-        let buffers = [vec![0; output::PIECE_BYTES], vec![0; output::PIECE_BYTES]];
-        Self {
-            stdout: Some(stdout),
-            stderr: Some(stderr),
-            buffers,
-            observer,
-        }
+    pub(super) fn new(pipes: &'a mut Pipes, observer: &'a mut dyn Observer) -> Self {
+        Self { pipes, observer }
     }
 
     /// Waits for a piece of either stream and keeps it. True when there was too much.
@@ -39,10 +51,14 @@ impl<'a> Streams<'a> {
     ///
     /// A read that was dropped has taken nothing.
     pub(super) async fn read(&mut self, record: &mut Record, flood_bytes: u64) -> bool {
-        let [out, err] = &mut self.buffers;
+        let Pipes {
+            stdout,
+            stderr,
+            buffers: [out, err],
+        } = &mut *self.pipes;
         let (stream, length) = tokio::select! {
-            length = read_some(&mut self.stdout, out) => (Stream::Stdout, length),
-            length = read_some(&mut self.stderr, err) => (Stream::Stderr, length),
+            length = read_some(stdout, out) => (Stream::Stdout, length),
+            length = read_some(stderr, err) => (Stream::Stderr, length),
         };
         let piece = if stream == Stream::Stdout {
             &out[..length]
@@ -59,17 +75,23 @@ impl<'a> Streams<'a> {
 
     fn close(&mut self, stream: Stream) {
         match stream {
-            Stream::Stdout => self.stdout = None,
-            Stream::Stderr => self.stderr = None,
+            Stream::Stdout => self.pipes.stdout = None,
+            Stream::Stderr => self.pipes.stderr = None,
         }
     }
 
-    /// Takes what is left once every writer is dead: to the end of both streams. Not what "lies in
-    /// the pipes now": the reactor may not have heard of the last bytes yet.
+    /// Takes what lies in the pipes now: all that was written before the end was told.
+    pub(super) fn take_written(&mut self, record: &mut Record) {
+        let most = record.output_bytes + output::DRAIN_BYTES;
+        while unconstrained(self.read(record, most)).now_or_never() == Some(false) {}
+        record.finish_output(self.observer);
+    }
+
+    /// Takes what is left once every writer is dead: to the end of both streams.
     pub(super) async fn finish(&mut self, record: &mut Record) {
         let most = record.output_bytes + output::DRAIN_BYTES;
         let rest = async {
-            while self.stdout.is_some() || self.stderr.is_some() {
+            while self.pipes.stdout.is_some() || self.pipes.stderr.is_some() {
                 if self.read(record, most).await {
                     break;
                 }

@@ -87,7 +87,16 @@ pub(crate) async fn turn_in(sandbox: Sandbox, code: &str, limits: &Limits) -> Re
         caps,
         max_calls: 100,
     };
-    turn::run(sandbox, turn).await
+    let (report, guard) = turn::run(sandbox, turn).await;
+    if let Some(guard) = guard {
+        let ending = guard.end(std::time::Duration::ZERO).await;
+        assert!(
+            !matches!(ending.cause, mcp_forge::engine::ExitCause::Lost(_)),
+            "{:?}",
+            ending.cause
+        );
+    }
+    report
 }
 
 /// Starts a sandbox, and says what it is called.

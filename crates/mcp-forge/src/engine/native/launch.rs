@@ -17,9 +17,10 @@ use jail::{
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{UnixStream, unix::pipe},
+    net::UnixStream,
 };
 
+use super::output_pipe::output_pipe;
 use crate::{
     config::Profile,
     engine::{
@@ -86,12 +87,6 @@ pub(super) fn socket_pair() -> io::Result<(UnixStream, OwnedFd)> {
     let theirs = theirs.into_std()?;
     theirs.set_nonblocking(false)?;
     Ok((ours, theirs.into()))
-}
-
-/// A pipe whose write end is for the sandbox: blocking, as programs expect.
-pub(super) fn output_pipe() -> io::Result<(OwnedFd, pipe::Receiver)> {
-    let (sender, receiver) = pipe::pipe()?;
-    Ok((sender.into_blocking_fd()?, receiver))
 }
 
 /// The layers and limits, or the refusal, in the engine's words.

@@ -24,6 +24,7 @@ use crate::{
 mod interpreter;
 mod launch;
 mod minimal;
+mod output_pipe;
 mod render;
 mod warm;
 

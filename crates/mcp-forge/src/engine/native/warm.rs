@@ -19,7 +19,10 @@ use std::{
 use jail::spec::{ForkSpec, JailLimits, JailSpec};
 use tokio::sync::Mutex as AsyncMutex;
 
-use super::launch::{LifeLine, isolation, output_pipe, send, socket_pair};
+use super::{
+    launch::{LifeLine, isolation, send, socket_pair},
+    output_pipe::output_pipe,
+};
 use crate::{
     config::Profile,
     engine::{LaunchError, Sandbox},
