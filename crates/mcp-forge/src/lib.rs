@@ -14,6 +14,7 @@ pub mod mcp;
 pub mod names;
 pub mod runner;
 pub mod service;
+pub mod session;
 pub mod store;
 mod text;
 pub mod turn;

@@ -47,7 +47,12 @@ pub enum Life {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Claim {
     /// It is ours; an interpreter is to be started for this generation.
-    Taken(Box<SessionRecord>),
+    Taken {
+        /// What is known of it.
+        record: Box<SessionRecord>,
+        /// Whether it was made just now.
+        is_new: bool,
+    },
     /// Its interpreter was lost, and nobody was told so yet. Now somebody is: the next claim takes it.
     Lost(Box<SessionRecord>),
     /// It lives in another server.
@@ -85,7 +90,10 @@ impl Store {
             None => {
                 insert(&mut change, name, opened.owner.id()).await?;
                 let record = load(opened, &mut change, name).await?;
-                Claim::Taken(Box::new(record.ok_or_else(vanished)?.0))
+                Claim::Taken {
+                    record: Box::new(record.ok_or_else(vanished)?.0),
+                    is_new: true,
+                }
             }
             Some((record, is_told)) => match record.life {
                 Life::Elsewhere { pid } => Claim::Elsewhere { pid },
@@ -103,7 +111,10 @@ impl Store {
                 Life::Lost => {
                     take(&mut change, name, opened.owner.id()).await?;
                     let life = Life::Here;
-                    Claim::Taken(Box::new(SessionRecord { life, ..record }))
+                    Claim::Taken {
+                        record: Box::new(SessionRecord { life, ..record }),
+                        is_new: false,
+                    }
                 }
             },
         };

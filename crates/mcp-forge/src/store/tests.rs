@@ -26,7 +26,7 @@ fn start(execution_id: &str) -> ExecutionStart<'_> {
 
 async fn taken(store: &Store, id: &str) -> SessionRecord {
     match store.claim(&name(id)).await.unwrap() {
-        Claim::Taken(record) => *record,
+        Claim::Taken { record, .. } => *record,
         other => panic!("{other:?}"),
     }
 }
@@ -192,7 +192,7 @@ async fn many_servers_open_and_claim_at_once() {
     let all = claims.join_all().await;
     let taken = all
         .iter()
-        .filter(|(_, claim)| matches!(claim, Claim::Taken(_)))
+        .filter(|(_, claim)| matches!(claim, Claim::Taken { .. }))
         .count();
     assert_eq!(taken, 1);
     let mode = std::fs::metadata(directory.path().join("store.db"))

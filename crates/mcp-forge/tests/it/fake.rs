@@ -16,7 +16,7 @@ use mcp_forge::{
 use serde_json::Value;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, DuplexStream},
-    sync::watch,
+    sync::{Notify, watch},
     task::JoinHandle,
 };
 
@@ -121,10 +121,12 @@ impl Engine for FakeEngine {
         let (connection, theirs) = tokio::io::duplex(1 << 16);
         let (stdout, their_stdout) = tokio::io::duplex(1 << 16);
         let (stderr, their_stderr) = tokio::io::duplex(1 << 16);
+        let interrupt = Arc::new(Notify::new());
         let mut runner = Runner {
             connection: theirs,
             stdout: their_stdout,
             stderr: their_stderr,
+            interrupt: Arc::clone(&interrupt),
         };
         runner
             .send(&Event::Ready {
@@ -140,6 +142,7 @@ impl Engine for FakeEngine {
             stderr: Box::new(stderr),
             guard: Box::new(FakeGuard {
                 task,
+                interrupt,
                 cause: self.cause.clone(),
                 alive: Arc::clone(&self.alive),
             }),
@@ -150,6 +153,7 @@ impl Engine for FakeEngine {
 
 struct FakeGuard {
     task: JoinHandle<()>,
+    interrupt: Arc<Notify>,
     cause: ExitCause,
     alive: Arc<watch::Sender<usize>>,
 }
@@ -157,7 +161,7 @@ struct FakeGuard {
 #[async_trait::async_trait]
 impl Guard for FakeGuard {
     async fn interrupt(&mut self) {
-        self.task.abort();
+        self.interrupt.notify_one();
     }
 
     fn usage(&self) -> Usage {
@@ -204,6 +208,8 @@ pub(crate) struct Runner {
     pub(crate) connection: DuplexStream,
     pub(crate) stdout: DuplexStream,
     pub(crate) stderr: DuplexStream,
+    /// Told when the sandbox is interrupted.
+    pub(crate) interrupt: Arc<Notify>,
 }
 
 impl Runner {

@@ -79,6 +79,7 @@ pub(crate) async fn ends_clean(config: &Config, code: &str) -> Report {
 pub(crate) async fn turn_in(sandbox: Sandbox, code: &str, limits: &Limits) -> Report {
     let caps = config().caps;
     let turn = Turn {
+        execution_id: None,
         code,
         stubs: Vec::new(),
         tools: &NoTools,
