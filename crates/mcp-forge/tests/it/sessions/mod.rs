@@ -16,6 +16,7 @@ use crate::fake::{self, FakeEngine};
 mod documents;
 mod files;
 mod lifecycle;
+mod protocol;
 mod python;
 mod turns;
 
