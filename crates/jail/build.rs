@@ -7,7 +7,13 @@
 use std::{env, error::Error, path::Path, process::Command};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    for file in ["object.rs", "fork_calls.rs", "seal.rs", "raw.rs"] {
+    for file in [
+        "object.rs",
+        "python.rs",
+        "fork_calls.rs",
+        "seal.rs",
+        "raw.rs",
+    ] {
         println!("cargo::rerun-if-changed=src/{file}");
     }
     let object = Path::new(&env::var("OUT_DIR")?).join("seal.so");

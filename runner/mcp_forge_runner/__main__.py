@@ -9,10 +9,6 @@ from posix import _exit
 from . import execution, hooks, originals
 from .channel import Channel
 
-# What a first turn may need beyond the core; a process that forks its turns loads it up front.
-LATE_MODULES = ("offered", "tools", "displays", "tracebacks", "foreign", "awaiting")
-
-
 def main(control_fd: int = 3) -> None:
     """Runs turns from the socket `control_fd` until it closes. Does not return."""
     prepare()
@@ -23,29 +19,25 @@ def prepare(modules=()) -> None:
     """Everything that turns have in common: no thread, no descriptor, no state of a turn.
 
     A process that forks one child a turn calls this once, with the names of modules that
-    turns are likely to import; they and the runner's own late modules are loaded now.
+    turns are likely to import.
     """
+    names = list(modules)
     leave_no_trace()
-    if modules:
-        import importlib
-
-        for name in LATE_MODULES:
-            importlib.import_module("." + name, __package__)
-        for name in ("traceback", "linecache", *modules):
-            try:
-                importlib.import_module(name)
-            except Exception:
-                # A missing or broken package is the business of the turn that imports it.
-                continue
+    for name in names:
+        try:
+            __import__(name)
+        except Exception:
+            # A missing or broken package is the business of the turn that imports it.
+            continue
     hooks.install()
     originals.remember()
+    sys.path.insert(0, os.getcwd())
+    open_streams()
 
 
 def serve(control_fd: int) -> None:
     """Serves the turns of one connection, then ends the process without any exit handler."""
     os.set_inheritable(control_fd, False)
-    sys.path.insert(0, os.getcwd())
-    open_streams()
     channel = Channel(control_fd)
     channel.send({"type": "ready", "python": sys.version.split()[0]})
     while True:

@@ -76,6 +76,23 @@ def run_turn(channel, request: dict) -> None:
         _exit(71)
 
 
+class Nowhere:
+    """The channel of a rehearsal: nothing is sent on it."""
+
+    def in_owner(self) -> bool:
+        return True
+
+
+def rehearse() -> None:
+    """Runs a small turn whose report goes nowhere. Nothing that the next turn can see stays."""
+    caps = {"result_bytes": 1000, "repr_chars": 1000, "display_bytes": 1000, "displays": 1}
+    turn = Turn(Nowhere(), {"code": "value = 1\nvalue", "tools": [], "caps": caps})
+    originals.begin_turn()
+    turn.execute()
+    turn.report()
+    originals.settle()
+
+
 class Turn:
     """The state of one turn."""
 

@@ -2,50 +2,46 @@
 
 import gc
 import sys
-from posix import _exit
+from posix import _exit, listdir
 
 from . import __main__ as entry
+from . import execution
 
-# Where the jail puts the object that forks and seals.
+# Where the jail puts the object that forks and seals: an extension module.
 OBJECT = "/opt/mcp-forge/seal.so"
 
 
-def main(modules: tuple = (), channel: int = 3) -> None:
-    """Prepares, then serves forks from `channel` until it closes. Returns in no process."""
-    entry.prepare(modules or ("linecache",))
-    before, fork, after_parent, after_child = calls()
+def main(channel: int = 3) -> None:
+    """Prepares, then serves forks from `channel` until it closes. Returns in no process.
+
+    The program's arguments name the modules that its forks are likely to import.
+    """
+    entry.prepare(sys.argv[1:])
+    # What a first turn makes once and for all, such as the compiler's types, is made here.
+    execution.rehearse()
+    fork = seal().fork
+    # A second thread would not exist in a fork, but the locks it holds would.
+    if len(listdir("/proc/self/task")) != 1:
+        _exit(70)
     # Everything made so far lives as long as the zygote: no collection of a fork shall touch it.
     gc.collect()
     gc.freeze()
-    while True:
-        before()
-        pid = fork(channel)
-        if pid == 0:
-            break
-        after_parent()
-        if pid < 0:
-            _exit(0)
-    after_child()
+    has_time = fork(channel)
     reseed()
+    if has_time:
+        # The pages that a turn writes to are copied before somebody waits for it.
+        execution.rehearse()
     entry.serve(3)
 
 
-def calls():
-    """The object's fork and CPython's own brackets around one, as plain functions."""
-    import ctypes
-    import signal
+def seal():
+    """The module in `OBJECT`, by the shortest way: most of `importlib` is not needed."""
+    from _frozen_importlib import ModuleSpec
+    from _imp import create_dynamic
 
-    # Ends of forks are the keeper's business; nobody here waits for them.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    fork = ctypes.PyDLL(OBJECT).mcp_forge_fork
-    fork.argtypes, fork.restype = [ctypes.c_int], ctypes.c_long
-    brackets = []
-    for name in ("PyOS_BeforeFork", "PyOS_AfterFork_Parent", "PyOS_AfterFork_Child"):
-        bracket = getattr(ctypes.pythonapi, name)
-        bracket.argtypes, bracket.restype = [], None
-        brackets.append(bracket)
-    before, after_parent, after_child = brackets
-    return before, fork, after_parent, after_child
+    if "t" in sys.abiflags:
+        raise ImportError("the object is made for an interpreter with a global lock")
+    return create_dynamic(ModuleSpec("mcp_forge_seal", None, origin=OBJECT))
 
 
 def reseed() -> None:

@@ -86,6 +86,11 @@ impl Channel {
         (received.bytes > 0).then_some((bytes, descriptor))
     }
 
+    /// Ends it for the other side, whoever else holds this end.
+    pub(crate) fn close(&self) {
+        rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both).ok();
+    }
+
     /// The end itself, to give away.
     pub(crate) fn into_fd(self) -> OwnedFd {
         self.0

@@ -101,8 +101,17 @@ pub(crate) fn clone(flags: usize, pidfd: Option<&mut i32>) -> Result<i32, Errno>
 
 /// Default action for a signal that the interpreter had changed.
 pub(crate) fn default_signal(signal: usize) {
-    // A kernel `sigaction` of zeros: SIG_DFL, no flags, empty mask.
-    let action = [0_usize; 4];
+    set_signal(signal, 0);
+}
+
+/// No action for a signal; children that end are not kept for a parent that ignores their end.
+pub(crate) fn ignore_signal(signal: usize) {
+    set_signal(signal, 1);
+}
+
+fn set_signal(signal: usize, action: usize) {
+    // A kernel `sigaction`: SIG_DFL or SIG_IGN, no flags, no restorer, empty mask.
+    let action = [action, 0, 0, 0];
     let _ = with_struct(number::RT_SIGACTION, [signal, 0, 0, 8, 0, 0], 1, &action);
 }
 

@@ -4,7 +4,7 @@ use crate::{
     Layers,
     error::JailError,
     omitted, plan, rlimits,
-    seal::{self, Step},
+    seal::{self, Plan, Step},
     seccomp,
     spec::{JailSpec, Layer, State},
 };
@@ -22,16 +22,7 @@ pub(crate) fn seal(spec: &JailSpec, layers: &mut Layers<'_>) -> Result<(), JailE
     for step in [Step::CgroupView, Step::Proc, Step::Directories] {
         plan.skip |= 1 << step as u32;
     }
-    if plan::describe_landlock(&plan).0 == State::Missing
-        && spec.required.contains(&Layer::Landlock)
-        && !omitted(Layer::Landlock)
-    {
-        return Err(
-            JailError::at(Layer::Landlock, "the kernel has no Landlock")(std::io::Error::from(
-                std::io::ErrorKind::Unsupported,
-            )),
-        );
-    }
+    require_landlock(&spec.required, &plan)?;
     seal::seal(&plan).map_err(|(step, errno)| JailError::Step {
         layer: plan::layer_of(step as i32),
         step: format!("seal, step {step:?}"),
@@ -63,6 +54,7 @@ pub(crate) fn prepare_zygote(spec: &JailSpec, layers: &mut Layers<'_>) -> Result
     layers.step(Layer::Seccomp, seccomp::install)?;
     // Only what its forks do not need: a fork has all capabilities in a namespace of its own.
     let mut plan = plan::make(&spec.limits, true)?;
+    require_landlock(&spec.required, &plan)?;
     plan.skip |= !(1 << Step::Capabilities as u32);
     seal::seal(&plan).map_err(|(step, errno)| JailError::Step {
         layer: plan::layer_of(step as i32),
@@ -77,7 +69,44 @@ pub(crate) fn prepare_zygote(spec: &JailSpec, layers: &mut Layers<'_>) -> Result
     Ok(())
 }
 
+/// Refuses where Landlock is required and the kernel has none: a fork's seal leaves out what is not
+/// there, so that its zygote must not come to be.
+fn require_landlock(required: &[Layer], plan: &Plan) -> Result<(), JailError> {
+    let missing = plan::describe_landlock(plan).0 == State::Missing;
+    if missing && required.contains(&Layer::Landlock) && !omitted(Layer::Landlock) {
+        let unsupported = std::io::Error::from(std::io::ErrorKind::Unsupported);
+        return Err(JailError::at(Layer::Landlock, "the kernel has no Landlock")(unsupported));
+    }
+    Ok(())
+}
+
 fn no_new_privs() -> Result<String, JailError> {
     rustix::thread::set_no_new_privs(true).map_err(JailError::at(Layer::NoNewPrivs, "prctl"))?;
     Ok("set-user-id and file capabilities are inert".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A hole, once: zygotes did not ask, and their forks ran without a layer that was required.
+    #[test]
+    fn what_requires_landlock_gets_nothing_without_it() {
+        let with = Plan::EMPTY;
+        let mut without = Plan::EMPTY;
+        without.skip = 1 << Step::Landlock as u32;
+        assert!(require_landlock(&Layer::ALL, &with).is_ok());
+        assert!(require_landlock(&[], &without).is_ok());
+        let refused = require_landlock(&Layer::ALL, &without);
+        assert!(
+            matches!(
+                refused,
+                Err(JailError::Step {
+                    layer: Layer::Landlock,
+                    ..
+                })
+            ),
+            "{refused:?}"
+        );
+    }
 }

@@ -60,7 +60,16 @@ pub(crate) fn run(
         sys::exit_now(1);
     }
     match start(spec, streams, surroundings, channel) {
-        Ok(worker) => reap_until_end(worker, channel),
+        Ok(worker) => {
+            reap_until_end(worker, channel);
+            // The forks of a zygote that died have a turn to finish.
+            while spec.zygote
+                && !matches!(
+                    rustix::process::wait(WaitOptions::empty()),
+                    Err(rustix::io::Errno::CHILD)
+                )
+            {}
+        }
         Err(error) => tell(channel, &describe(&error)),
     }
     sys::exit_now(0)

@@ -7,6 +7,7 @@ use std::{
     fs,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     process::ExitCode,
+    time::Duration,
 };
 
 use rustix::{
@@ -15,7 +16,7 @@ use rustix::{
 };
 
 use crate::{
-    cgroup::Cgroup,
+    cgroup::{Cgroup, CgroupError},
     channel::Channel,
     descriptors::Streams,
     error::JailError,
@@ -31,10 +32,7 @@ use crate::{
 };
 
 /// Time for a killed init to die by itself. Normal is a few milliseconds.
-pub(crate) const GRACE: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 200_000_000,
-};
+pub(crate) const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Serves the launch socket on standard input: one sandbox, from spec to exit report.
 pub fn main() -> ExitCode {
@@ -65,7 +63,8 @@ fn keep(socket: BorrowedFd<'_>, spec: &JailSpec, streams: Streams) -> Result<(),
     if spec.zygote {
         return zygote::keep(socket, spec, streams);
     }
-    let (cgroup, cgroup_layer) = join_plan(&spec.id, &spec.limits, &spec.required)?;
+    let (cgroup, cgroup_layer) =
+        join_plan(&spec.required, || Cgroup::create(&spec.id, &spec.limits))?;
     let started = stand_in(spec, cgroup.as_ref())
         .map_err(|error| refusal(&error))
         .and_then(|()| Starting::fork(spec, streams))
@@ -148,9 +147,8 @@ fn remove(cgroup: Option<Cgroup>) {
 
 /// Makes the cgroup, or decides that the run goes on without.
 pub(crate) fn join_plan(
-    id: &str,
-    limits: &JailLimits,
     required: &[Layer],
+    create: impl FnOnce() -> Result<Cgroup, CgroupError>,
 ) -> Result<(Option<Cgroup>, LayerReport), Report> {
     let layer = Layer::Cgroup;
     let missing = |detail: String| {
@@ -166,7 +164,7 @@ pub(crate) fn join_plan(
     if omitted(layer) {
         return Ok(missing("left out by a test build".to_owned()));
     }
-    match Cgroup::create(id, limits) {
+    match create() {
         Ok(cgroup) => {
             let detail = cgroup.describe();
             Ok((
@@ -320,7 +318,7 @@ impl Starting {
     /// namespace before it lets its init be waited for.
     pub(crate) fn end(&self, cgroup: Option<&Cgroup>) -> u64 {
         rustix::process::pidfd_send_signal(&self.handle, Signal::KILL).ok();
-        while !self.is_dead_within(GRACE) {
+        while !self.is_dead_within(PATIENCE) {
             // Init must run to die, and what it is to take with it competes for the processor:
             // that goes first, and with whatever processor there is.
             match cgroup {
@@ -331,7 +329,11 @@ impl Starting {
         sys::wait_with_usage(self.init.as_raw_nonzero().get()).unwrap_or(0)
     }
 
-    fn is_dead_within(&self, time: Timespec) -> bool {
+    fn is_dead_within(&self, time: Duration) -> bool {
+        let time = Timespec {
+            tv_sec: 0,
+            tv_nsec: time.subsec_nanos().into(),
+        };
         let mut polled = [PollFd::new(&self.handle, PollFlags::IN)];
         rustix::event::poll(&mut polled, Some(&time)) == Ok(1)
     }
@@ -352,6 +354,7 @@ impl Starting {
             match self.wait(socket, cgroup, watch.is_some()) {
                 Wake::ServerSpoke => match launch::word(socket) {
                     launch::Word::Interrupt => watch::interrupt(self.init.as_raw_nonzero().get()),
+                    launch::Word::Used => {}
                     launch::Word::Stop => break Ok(Cause::Killed),
                 },
                 Wake::OutOfMemory => break Ok(Cause::OutOfMemory),

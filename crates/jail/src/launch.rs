@@ -94,6 +94,8 @@ pub(crate) fn receive_message<T: DeserializeOwned, const N: usize>(
 pub(crate) enum Word {
     /// Interrupt the program, as Ctrl-C would.
     Interrupt,
+    /// Code is about to run in a sandbox that was made ahead.
+    Used,
     /// End the sandbox: it asked, is gone, or broke the protocol.
     Stop,
 }
@@ -101,11 +103,15 @@ pub(crate) enum Word {
 /// The byte that asks for an interrupt.
 pub const INTERRUPT: u8 = b'i';
 
+/// The byte that says that a sandbox is used from now on.
+pub const USED: u8 = b'u';
+
 /// Reads one word of the server, which [`poll`](rustix::event::poll) has announced.
 pub(crate) fn word(socket: BorrowedFd<'_>) -> Word {
     let mut byte = [0];
     match rustix::net::recv(socket, &mut byte, RecvFlags::DONTWAIT) {
         Ok((1, _)) if byte == [INTERRUPT] => Word::Interrupt,
+        Ok((1, _)) if byte == [USED] => Word::Used,
         _ => Word::Stop,
     }
 }

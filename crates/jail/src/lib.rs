@@ -14,15 +14,18 @@ mod channel;
 mod descriptors;
 mod error;
 pub mod explain;
+mod fork;
 mod in_place;
 mod init;
 mod keeper;
 pub mod launch;
 pub mod meter;
+mod mover;
 mod namespaces;
 mod plan;
 pub mod probe;
 mod raw;
+mod ready;
 mod rlimits;
 mod rootfs;
 mod seal;
@@ -71,9 +74,12 @@ fn enter(
     layers.step(Layer::UtsNamespace, || outside.left(Layer::UtsNamespace))?;
     layers.step(Layer::UtsNamespace, namespaces::set_names)?;
     layers.step(Layer::PidNamespace, || outside.left(Layer::PidNamespace))?;
-    layers.step(Layer::PidNamespace, || {
-        namespaces::limit_pids(spec.limits.pids)
-    })?;
+    // A zygote's pids are those of all its forks together, whose limits are their own.
+    if !spec.zygote {
+        layers.step(Layer::PidNamespace, || {
+            namespaces::limit_pids(spec.limits.pids)
+        })?;
+    }
     namespaces::limit_watches();
     layers.step(Layer::MountNamespace, || {
         outside.left(Layer::MountNamespace)

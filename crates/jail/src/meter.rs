@@ -28,6 +28,11 @@ impl Meter {
         }
     }
 
+    /// Whether a cgroup counts, and holds, its memory.
+    pub const fn is_counted(&self) -> bool {
+        self.memory_peak.is_some()
+    }
+
     /// Highest use of memory so far, in bytes, where a cgroup counts it.
     pub fn memory_peak(&self) -> Option<u64> {
         count(self.memory_peak.as_ref()?)

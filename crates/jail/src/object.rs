@@ -1,15 +1,16 @@
 //! The object that a zygote's interpreter loads: forks sealed sandboxes on request.
 //!
 //! Built by `build.rs` from this file, `seal.rs` and `raw.rs` alone, without any library, and
-//! carried in the binary. Its one function is called by the zygote in a loop.
+//! carried in the binary. The interpreter loads it as a module with one function.
 #![no_std]
 
 mod fork_calls;
+mod python;
 mod raw;
 mod seal;
 
 use fork_calls::{EINTR, bytes_of, number};
-use seal::{Plan, Step};
+use seal::{Plan, Start, Step};
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
@@ -23,61 +24,75 @@ pub extern "C" fn rust_eh_personality() {}
 /// What is left to do for a fork that the keeper asked for.
 const READY: u8 = 1;
 
-/// Waits for one request on `channel` and forks a sandbox for it.
-///
-/// Returns the child's pid in the zygote, 0 in the sandbox's program, and a negative number when
-/// the keeper is gone. The program has descriptors 0 to 3 in place and nothing else, and is sealed.
-///
-/// The caller is single-threaded and brackets the call as CPython brackets a fork.
-#[unsafe(no_mangle)]
-pub extern "C" fn mcp_forge_fork(channel: i32) -> i64 {
-    const NAMESPACES: usize = 0x1000_0000 | 0x2000_0000 | 0x0002_0000;
-    const PIDFD: usize = 0x1000;
-    const SIGCHLD: usize = 17;
-    let mut plan = Plan::EMPTY;
-    let Some([control, stdout, stderr, report]) = receive(channel, &mut plan) else {
-        return -1;
-    };
-    let mut pidfd = -1;
-    match fork_calls::clone(NAMESPACES | PIDFD | SIGCHLD, Some(&mut pidfd)) {
-        Ok(0) => {
-            raw::close(channel);
-            become_init(&plan, [control, stdout, stderr], report)
-        }
-        forked => {
-            for descriptor in [control, stdout, stderr, report] {
-                raw::close(descriptor);
-            }
-            let errno = forked.err().unwrap_or(0);
-            let sent = fork_calls::send(channel, &errno.to_ne_bytes(), forked.ok().map(|_| pidfd));
-            if forked.is_ok() {
-                raw::close(pidfd);
-            }
-            match (sent, forked) {
-                (Err(_), _) => -1,
-                (Ok(()), Ok(pid)) => i64::from(pid),
-                // The keeper was told; the zygote itself is as good as before.
-                (Ok(()), Err(_)) => i64::from(i32::MAX),
-            }
-        }
+/// One fork that is asked for: what it is to do to itself, and its descriptors.
+struct Request {
+    plan: Plan,
+    /// Control socket, standard output, standard error, and the line to the keeper.
+    descriptors: [i32; 4],
+}
+
+impl Request {
+    /// Whether nobody waits for this fork.
+    fn has_time(&self) -> bool {
+        self.plan.has_time != 0
     }
 }
 
-/// A request is the plan's bytes, with four descriptors beside it.
-fn receive(channel: i32, plan: &mut Plan) -> Option<[i32; 4]> {
-    let mut descriptors = [-1; fork_calls::MOST_DESCRIPTORS];
+/// Waits for a request: the plan's bytes, with four descriptors beside it. `None` when the keeper
+/// is gone.
+fn receive(channel: i32) -> Option<Request> {
+    let mut request = Request {
+        plan: Plan::EMPTY,
+        descriptors: [-1; fork_calls::MOST_DESCRIPTORS],
+    };
     loop {
-        match fork_calls::receive(channel, bytes_of(plan), &mut descriptors) {
+        match fork_calls::receive(channel, bytes_of(&mut request.plan), &mut request.descriptors) {
             Err(EINTR) => {}
-            Ok((length, 4)) if length == size_of::<Plan>() => return Some(descriptors),
+            Ok((length, 4)) if length == size_of::<Plan>() => return Some(request),
             _ => return None,
         }
     }
 }
 
+/// Forks. True in the sandbox's program, which has descriptors 0 to 3 in place and nothing else,
+/// and is sealed. The caller is single-threaded and brackets the call as CPython brackets a fork.
+fn serve(channel: i32, request: &Request) -> bool {
+    const PIDFD: usize = 0x1000;
+    const SIGCHLD: usize = 17;
+    let [control, stdout, stderr, report] = request.descriptors;
+    let mut pidfd = -1;
+    // Ends of forks are the keeper's business; nobody here waits for them.
+    fork_calls::ignore_signal(SIGCHLD);
+    let forked = fork_calls::clone(namespaces(&request.plan) | PIDFD | SIGCHLD, Some(&mut pidfd));
+    if forked == Ok(0) {
+        raw::close(channel);
+        become_init(&request.plan, [control, stdout, stderr], report);
+        return true;
+    }
+    for descriptor in request.descriptors {
+        raw::close(descriptor);
+    }
+    let errno = forked.err().unwrap_or(0);
+    let sent = fork_calls::send(channel, &errno.to_ne_bytes(), forked.ok().map(|_| pidfd));
+    if forked.is_ok() {
+        raw::close(pidfd);
+    }
+    if sent.is_err() {
+        fork_calls::exit(0);
+    }
+    false
+}
+
+/// The flags of clone for the namespaces that siblings do not share.
+fn namespaces(plan: &Plan) -> usize {
+    const USER_AND_MOUNT: usize = 0x1000_0000 | 0x0002_0000;
+    let own = |start: Start, flag: usize| if plan.has(start as u8) { flag } else { 0 };
+    USER_AND_MOUNT | own(Start::PidNamespace, 0x2000_0000) | own(Start::Network, 0x4000_0000)
+}
+
 /// Pid 1 of the sandbox: seals itself, forks the program, reaps, and ends with it. Returns in the
 /// program only.
-fn become_init(plan: &Plan, streams: [i32; 3], report: i32) -> i64 {
+fn become_init(plan: &Plan, streams: [i32; 3], report: i32) {
     const PR_SET_DUMPABLE: usize = 4;
     const SIGCHLD: usize = 17;
     fork_calls::default_signal(SIGCHLD);
@@ -92,7 +107,7 @@ fn become_init(plan: &Plan, streams: [i32; 3], report: i32) -> i64 {
     let worker = match fork_calls::clone(SIGCHLD, None) {
         Ok(0) => {
             raw::close(report);
-            return i64::from(enter_program(streams));
+            return enter_program(plan, streams);
         }
         Ok(worker) => worker,
         Err(_) => fork_calls::exit(1),
@@ -124,7 +139,7 @@ fn map_own_ids() -> Result<(), (Step, raw::Errno)> {
 }
 
 /// Puts the program's descriptors in place and closes every other one.
-fn enter_program(streams: [i32; 3]) -> i32 {
+fn enter_program(plan: &Plan, streams: [i32; 3]) {
     const F_DUPFD_CLOEXEC: usize = 1030;
     let high = |fd: i32| raw::integers(number::FCNTL, [fd as usize, F_DUPFD_CLOEXEC, 16, 0, 0, 0]);
     let place = |fd: usize, target: usize| raw::integers(number::DUP3, [fd, target, 0, 0, 0, 0]);
@@ -136,12 +151,13 @@ fn enter_program(streams: [i32; 3]) -> i32 {
         place(stdout, 1)?;
         place(stderr, 2)?;
         place(control, 3)?;
-        raw::integers(number::CLOSE_RANGE, [4, u32::MAX as usize, 0, 0, 0, 0])?;
+        if plan.has(Start::Descriptors as u8) {
+            raw::integers(number::CLOSE_RANGE, [4, u32::MAX as usize, 0, 0, 0, 0])?;
+        }
         raw::integers(number::SETSID, [0; 6])
     })();
-    match arranged {
-        Ok(_) => 0,
-        Err(_) => fork_calls::exit(126),
+    if arranged.is_err() {
+        fork_calls::exit(126);
     }
 }
 

@@ -33,7 +33,7 @@ pub(crate) unsafe trait Plain: Copy {
     }
 }
 
-// SAFETY: `repr(C)`, and all fields are arrays of integers that leave no gap: two `u32` first,
+// SAFETY: `repr(C)`, and all fields are integers or arrays of them that leave no gap: two `u32` first,
 // then `u64`, 192 bytes, `u64` again, and pairs of `u32`.
 unsafe impl Plain for super::seal::Plan {}
 

@@ -26,10 +26,13 @@ pub(crate) const MOST_LIMITS: usize = 12;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
-    /// Steps to leave out, a bit each by [`Step`]: what an older kernel lacks, or a test build omits.
+    /// What to leave out, a bit each by [`Step`] and [`Start`]: what an older kernel lacks, what a
+    /// newer one makes needless, or what a test build omits.
     pub(crate) skip: u32,
+    /// Not 0: the fork waits in a pool, and may rehearse before it is needed.
+    pub(crate) has_time: u32,
     /// How many of `limits` count.
-    pub(crate) limit_count: u32,
+    pub(crate) limit_count: u64,
     /// Resource, soft and hard limit.
     pub(crate) limits: [[u64; 3]; MOST_LIMITS],
     /// Options of the tmpfs mounts for /tmp, /workspace and /dev/shm, NUL-terminated.
@@ -48,6 +51,7 @@ impl Plan {
     /// Nothing to do: to be filled, or received into.
     pub(crate) const EMPTY: Self = Self {
         skip: 0,
+        has_time: 0,
         limit_count: 0,
         limits: [[0; 3]; MOST_LIMITS],
         directories: [[0; 64]; 3],
@@ -56,6 +60,11 @@ impl Plan {
         instruction_count: 0,
         filter: [[0; 2]; MOST_INSTRUCTIONS],
     };
+
+    /// Whether this bit of [`Plan::skip`] is clear.
+    pub(crate) const fn has(&self, bit: u8) -> bool {
+        self.skip & (1 << bit) == 0
+    }
 }
 
 /// The steps, in order.
@@ -80,6 +89,20 @@ pub(crate) enum Step {
     Seccomp = 6,
 }
 
+/// What a fork of a zygote starts with: its bits follow those of [`Step`].
+#[derive(Clone, Copy)]
+#[repr(u8)]
+pub(crate) enum Start {
+    /// Pids of its own.
+    PidNamespace = 8,
+    /// A network of its own: costly, and needless where Landlock keeps abstract sockets apart.
+    Network = 9,
+    /// A `/proc` that shows processes only.
+    ProcSubset = 10,
+    /// No descriptor of the zygote's.
+    Descriptors = 11,
+}
+
 /// Seals this process and all it will start.
 ///
 /// # Errors
@@ -99,7 +122,7 @@ pub(crate) fn seal(plan: &Plan) -> Result<(), (Step, Errno)> {
         (Step::Seccomp, narrow_calls),
     ];
     for (step, run) in steps {
-        if plan.skip & (1 << step as u32) == 0 {
+        if plan.has(step as u8) {
             run(plan).map_err(|errno| (step, errno))?;
         }
     }
@@ -118,13 +141,13 @@ fn leave_cgroup_view(_: &Plan) -> Result<(), Errno> {
 }
 
 /// Processes only, and only one's own.
-fn mount_proc(_: &Plan) -> Result<(), Errno> {
-    raw::mount(
-        c"proc",
-        c"/proc",
-        NOSUID_NODEV | NOEXEC,
-        c"subset=pid,hidepid=ptraceable",
-    )
+fn mount_proc(plan: &Plan) -> Result<(), Errno> {
+    let options = if plan.has(Start::ProcSubset as u8) {
+        c"subset=pid,hidepid=ptraceable"
+    } else {
+        c""
+    };
+    raw::mount(c"proc", c"/proc", NOSUID_NODEV | NOEXEC, options)
 }
 
 fn mount_directories(plan: &Plan) -> Result<(), Errno> {

@@ -34,6 +34,9 @@ pub struct JailSpec {
     pub required: Vec<Layer>,
     /// The program is a zygote: it runs nothing itself, and forks sandboxes on request.
     pub zygote: bool,
+    /// The zygote's forks get an empty network each instead of sharing one: then not even the names
+    /// of a sibling's sockets can be read. It costs as much as the rest of a fork.
+    pub own_networks: bool,
 }
 
 /// A host directory or file shown read-only inside.
@@ -68,6 +71,8 @@ pub struct ForkSpec {
     pub id: String,
     /// What all its processes together may use.
     pub limits: JailLimits,
+    /// Nobody waits for it yet: it may do ahead what a first turn would do.
+    pub has_time: bool,
 }
 
 /// A small file made in the root, read-only with the rest of it.

@@ -1,68 +1,44 @@
 //! A zygote's keeper: has sandboxes forked on request, puts each into its cgroup, ends each.
 //!
 //! One loop over everything that can happen: a request of the server, a word of a sandbox's init,
-//! a guard that closes, memory that runs out, a death. It waits for nothing else.
+//! a word of its guard, memory that runs out, a death. It waits for nothing else, but for the
+//! zygote while that forks.
 
 use std::{
     collections::HashMap,
     fs,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    sync::Arc,
     time::Duration,
 };
 
-use rustix::{
-    event::{PollFd, PollFlags, Timespec},
-    process::Signal,
-};
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::{
-    cgroup::Cgroup,
+    cgroup::{Cgroup, Stock},
     channel::Channel,
     descriptors::Streams,
     error::JailError,
-    explain,
+    fork::Fork,
     keeper::{self, Starting, failure},
     launch,
-    meter::Meter,
+    mover::{Move, Mover},
     plan,
     raw::Plain,
-    rlimits,
-    spec::{Cause, ForkSpec, JailSpec, Layer, LayerReport, Report, State},
-    watch::{self, MemoryWatch},
+    ready::Ready,
+    seal::{Plan, Start},
+    spec::{Cause, ForkSpec, JailLimits, JailSpec, Layer, LayerReport, Report},
+    watch,
 };
 
 /// Time for a zygote to fork. Normal is under a millisecond.
 const FORK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// By the kernel's OOM killer, or by an administrator.
-const KILLED_FROM_OUTSIDE: Cause = Cause::Signaled {
-    signal: libc::SIGKILL,
-};
+/// Time between two looks at what no descriptor tells.
+const TICK: Duration = Duration::from_millis(100);
 
-/// What a fork's init says, in the nine bytes of `object.rs`.
-enum Word {
-    /// Every layer is in place.
-    Sealed,
-    /// The program ended, with this wait status.
-    Ended(i32),
-    /// A step of the seal failed, with the kernel's answer.
-    Failed(i32, i32),
-}
-
-impl Word {
-    fn parse(bytes: &[u8]) -> Option<Self> {
-        let (what, rest) = bytes.split_first()?;
-        let first = i32::from_ne_bytes(*rest.first_chunk()?);
-        let second = i32::from_ne_bytes(*rest.get(4..)?.first_chunk()?);
-        Some(match what {
-            1 => Self::Sealed,
-            2 => Self::Ended(first),
-            _ => Self::Failed(first, second),
-        })
-    }
-}
-
-/// Builds the zygote's jail, then serves forks until the server or the zygote is gone.
+/// Builds the zygote's jail, then serves forks until the server is gone, or the zygote and all
+/// that it forked.
 pub(crate) fn keep(
     socket: BorrowedFd<'_>,
     spec: &JailSpec,
@@ -77,32 +53,26 @@ pub(crate) fn keep(
     let layers = starting.wait_until_sealed().inspect_err(|_| {
         starting.end(None);
     })?;
+    let zygote = Zygote::new(spec, layers, ours).and_then(|zygote| {
+        zygote.watch_over(socket, &starting)?;
+        Ok(zygote)
+    });
+    let mut zygote = zygote.map_err(|error| {
+        starting.end(None);
+        failure(&error)
+    })?;
     launch::report(
         socket,
         &Report::Entered {
-            layers: layers.clone(),
+            layers: zygote.layers.clone(),
             limits: Vec::new(),
             meter: None,
         },
     );
-    let mut zygote = Zygote {
-        spec,
-        layers,
-        channel: ours,
-        children: HashMap::new(),
-        leftovers: Vec::new(),
-        next: 0,
-    };
-    zygote.serve(socket, &starting);
+    zygote.serve(socket);
+    // The pid namespace takes all forks with it.
     starting.end(None);
-    // The pid namespace took them all with it.
-    let children: Vec<u64> = zygote.children.keys().copied().collect();
-    for child in children {
-        zygote.bury(child);
-    }
-    for cgroup in zygote.leftovers {
-        cgroup.remove();
-    }
+    zygote.end();
     Ok(())
 }
 
@@ -110,28 +80,32 @@ struct Zygote<'a> {
     spec: &'a JailSpec,
     layers: Vec<LayerReport>,
     channel: Channel,
-    children: HashMap<u64, Child>,
-    /// Cgroups that were busy when their sandbox ended.
-    leftovers: Vec<Cgroup>,
+    /// The zygote is dead: nothing is forked any more, and what it has forked goes on.
+    is_barren: bool,
+    forks: HashMap<u64, Fork>,
+    /// Numbers them.
     next: u64,
+    cgroups: Stock,
+    mover: Mover,
+    ready: Ready,
+    /// The last plan that was made, and for what: most forks have the same limits.
+    plan: Option<(JailLimits, bool, Plan)>,
 }
 
-/// One sandbox.
-struct Child {
-    spec: ForkSpec,
-    pid: i32,
-    handle: OwnedFd,
-    /// To the server.
-    guard: OwnedFd,
-    /// To its init.
-    report: Channel,
-    cgroup: Option<Cgroup>,
-    meter: Meter,
-    cgroup_layer: LayerReport,
-    landlock: (State, String),
-    cause: Option<Cause>,
-    cpu_ms: u64,
-}
+/// What is waited for: a fork's number and one of these in the lowest bits.
+const DESCRIPTORS: [fn(u64) -> Event; 4] = [
+    Event::Spoke,
+    Event::GuardSpoke,
+    Event::OutOfMemory,
+    Event::Died,
+];
+const BITS: u32 = 2;
+
+/// The keeper's own descriptors, as forks of number 0.
+const REQUEST: u64 = 0;
+const ZYGOTE_GONE: u64 = 1;
+const ALL_GONE: u64 = 2;
+const FIRST: u64 = 1;
 
 /// What happened to whom.
 enum Event {
@@ -141,170 +115,226 @@ enum Event {
     Died(u64),
 }
 
-impl Zygote<'_> {
-    fn serve(&mut self, socket: BorrowedFd<'_>, zygote: &Starting) {
+impl<'a> Zygote<'a> {
+    fn new(
+        spec: &'a JailSpec,
+        layers: Vec<LayerReport>,
+        channel: Channel,
+    ) -> std::io::Result<Self> {
+        Ok(Self {
+            spec,
+            layers,
+            channel,
+            is_barren: false,
+            forks: HashMap::new(),
+            next: FIRST,
+            cgroups: Stock::new(&spec.id),
+            mover: Mover::start()?,
+            ready: Ready::new()?,
+            plan: None,
+        })
+    }
+
+    fn watch_over(&self, socket: BorrowedFd<'_>, zygote: &Starting) -> rustix::io::Result<()> {
+        self.ready.add(socket, REQUEST)?;
+        self.ready.add(&self.channel, ZYGOTE_GONE)?;
+        self.ready.add(&zygote.handle, ALL_GONE)
+    }
+
+    fn serve(&mut self, socket: BorrowedFd<'_>) {
         loop {
-            let Some((request, events)) = self.wait(socket, zygote) else {
-                return;
-            };
-            for event in events {
-                self.handle(&event);
-            }
-            if request {
-                let Ok((spec, descriptors)) = launch::receive_message::<ForkSpec, 4>(socket) else {
-                    return;
-                };
-                if !self.fork(spec, descriptors) {
-                    return;
+            let restless = self
+                .forks
+                .values()
+                .any(|fork| fork.needs_watching() || fork.dying.is_some());
+            for name in self.ready.wait(restless.then_some(TICK)) {
+                match name {
+                    REQUEST => {
+                        let received = launch::receive_message::<ForkSpec, 4>(socket);
+                        let Ok((spec, descriptors)) = received else {
+                            return;
+                        };
+                        self.fork(spec, descriptors);
+                    }
+                    ZYGOTE_GONE => self.grow_barren(),
+                    ALL_GONE => return,
+                    name => {
+                        let event =
+                            DESCRIPTORS[usize::try_from(name & ((1 << BITS) - 1)).unwrap_or(0)];
+                        self.handle(&event(name >> BITS));
+                    }
                 }
             }
-        }
-    }
-
-    /// Waits for something to happen; `None` when the zygote is gone.
-    fn wait(&self, socket: BorrowedFd<'_>, zygote: &Starting) -> Option<(bool, Vec<Event>)> {
-        let ids: Vec<u64> = self.children.keys().copied().collect();
-        let watches = ids.iter().any(|id| self.children[id].cgroup.is_none());
-        let mut polled = vec![
-            PollFd::from_borrowed_fd(socket, PollFlags::IN),
-            PollFd::new(&zygote.handle, PollFlags::IN),
-        ];
-        for id in &ids {
-            let child = &self.children[id];
-            polled.push(PollFd::new(&child.handle, PollFlags::IN));
-            polled.push(PollFd::new(&child.report, PollFlags::IN));
-            polled.push(PollFd::new(&child.guard, PollFlags::IN));
-            // Never ready where there is no such event: the pidfd stands in, and comes first.
-            let memory = child.cgroup.as_ref().and_then(Cgroup::memory_events);
-            polled.push(PollFd::from_borrowed_fd(
-                memory.unwrap_or(child.handle.as_fd()),
-                PollFlags::IN,
-            ));
-        }
-        let tick = Timespec {
-            tv_sec: 0,
-            tv_nsec: 100_000_000,
-        };
-        let waited = rustix::event::poll(&mut polled, watches.then_some(&tick));
-        let ready: Vec<bool> = polled
-            .iter()
-            .map(|poll| !poll.revents().is_empty())
-            .collect();
-        drop(polled);
-        if ready[1] {
-            return None;
-        }
-        let mut events = Vec::new();
-        for (id, ready) in ids.iter().zip(ready[2..].chunks(4)) {
-            // The last word before the death, the death before everything else.
-            match ready {
-                [_, true, ..] => events.push(Event::Spoke(*id)),
-                [true, ..] => events.push(Event::Died(*id)),
-                [_, _, true, _] => events.push(Event::GuardSpoke(*id)),
-                [_, _, _, true] => events.push(Event::OutOfMemory(*id)),
-                _ => {}
+            if restless {
+                self.look_around();
             }
         }
-        if watches && waited == Ok(0) {
-            events.extend(self.over_their_limit());
-        }
-        Some((ready[0], events))
-    }
-
-    fn over_their_limit(&self) -> Vec<Event> {
-        let parents = watch::parents();
-        let over = |child: &Child| {
-            child.cgroup.is_none()
-                && MemoryWatch::new(child.pid, child.spec.limits.memory_bytes).exceeded_in(&parents)
-        };
-        self.children
-            .iter()
-            .filter(|(_, child)| over(child))
-            .map(|(id, _)| Event::OutOfMemory(*id))
-            .collect()
     }
 
     fn handle(&mut self, event: &Event) {
+        let (Event::Spoke(id) | Event::GuardSpoke(id) | Event::OutOfMemory(id) | Event::Died(id)) =
+            event;
+        // Buried by an earlier event of the same look.
+        let Some(fork) = self.forks.get_mut(id) else {
+            return;
+        };
         match event {
-            Event::Spoke(id) => self.listen(*id),
-            Event::GuardSpoke(id) => {
-                let Some(child) = self.children.get(id) else {
-                    return;
-                };
-                match launch::word(child.guard.as_fd()) {
-                    launch::Word::Interrupt => watch::interrupt(child.pid),
-                    launch::Word::Stop => self.end(*id, Cause::Killed),
+            Event::Spoke(_) => {
+                if !fork.listen(&self.layers) {
+                    // It is dying: what is left to say, its death says.
+                    self.ready.remove(&*fork.report);
                 }
             }
-            Event::OutOfMemory(id) => self.end(*id, Cause::OutOfMemory),
-            Event::Died(id) => self.bury(*id),
+            Event::GuardSpoke(_) => match launch::word(fork.guard.as_fd()) {
+                launch::Word::Interrupt => watch::interrupt(fork.pid),
+                launch::Word::Used => fork.is_used = true,
+                launch::Word::Stop => {
+                    self.ready.remove(&fork.guard);
+                    fork.kill(Cause::Killed);
+                }
+            },
+            Event::OutOfMemory(_) => {
+                if let Some(events) = fork.cgroup.as_ref().and_then(Cgroup::memory_events) {
+                    self.ready.remove(events);
+                }
+                fork.kill(Cause::OutOfMemory);
+            }
+            Event::Died(_) => self.bury(*id),
         }
     }
 
-    /// Has one sandbox forked. False when the zygote is of no more use.
-    fn fork(&mut self, spec: ForkSpec, [guard, control, stdout, stderr]: [OwnedFd; 4]) -> bool {
-        let refuse = |report: Report| launch::report(guard.as_fd(), &report);
-        let (cgroup, cgroup_layer) =
-            match keeper::join_plan(&spec.id, &spec.limits, &self.spec.required) {
-                Ok(plan) => plan,
-                Err(report) => {
-                    refuse(report);
-                    return true;
-                }
-            };
-        let counted = cgroup.is_some();
-        let made = plan::make(&spec.limits, counted).map_err(|error| keeper::refusal(&error));
-        let forked = made.and_then(|plan| {
-            let (ours, theirs) = Channel::pair().map_err(|error| failure(&error))?;
-            let theirs = theirs.into_fd();
-            let descriptors = [
-                control.as_fd(),
-                stdout.as_fd(),
-                stderr.as_fd(),
-                theirs.as_fd(),
-            ];
-            self.channel
-                .send_with(plan.bytes(), &descriptors)
-                .map_err(|error| failure(&error))?;
-            let handle = self.forked()?;
-            let pid = pid_of(&handle).ok_or_else(|| failure(&"the fork has no pid"))?;
-            if let Some(cgroup) = &cgroup {
-                cgroup.add(pid).map_err(|error| failure(&error))?;
+    /// What no descriptor tells: memory that no cgroup counts, and sandboxes that will not die.
+    fn look_around(&mut self) {
+        for fork in self.forks.values_mut() {
+            if fork.is_over_its_limit() {
+                fork.kill(Cause::OutOfMemory);
             }
-            fs::write(format!("/proc/{pid}/oom_score_adj"), "500").ok();
-            // It waits for this byte before it does anything.
-            ours.send(&[1]);
-            Ok((plan, ours, handle, pid))
-        });
-        match forked {
-            Ok((plan, report, handle, pid)) => {
-                let landlock = plan::describe_landlock(&plan);
-                let child = Child {
-                    meter: keeper::meter_of(pid, cgroup.as_ref()),
-                    spec,
-                    pid,
-                    handle,
-                    guard,
-                    report,
-                    cgroup,
-                    cgroup_layer,
-                    landlock,
-                    cause: None,
-                    cpu_ms: 0,
-                };
-                self.children.insert(self.next, child);
-                self.next += 1;
-                true
-            }
-            Err(report) => {
-                refuse(report);
-                if let Some(cgroup) = cgroup {
-                    cgroup.remove();
-                }
-                // A zygote that does not fork any more is replaced by the server.
-                false
+            if fork
+                .dying
+                .is_some_and(|since| since.elapsed() > keeper::PATIENCE)
+            {
+                fork.press_on();
             }
         }
+    }
+
+    fn grow_barren(&mut self) {
+        self.is_barren = true;
+        self.ready.remove(&self.channel);
+    }
+
+    /// Has one sandbox forked. A zygote that cannot is replaced by the server.
+    fn fork(&mut self, spec: ForkSpec, [guard, control, stdout, stderr]: [OwnedFd; 4]) {
+        if self.is_barren {
+            launch::report(guard.as_fd(), &failure(&"the zygote is gone"));
+            return;
+        }
+        let (cgroup, cgroup_layer) =
+            match keeper::join_plan(&self.spec.required, || self.cgroups.take(&spec.limits)) {
+                Ok(plan) => plan,
+                Err(report) => return launch::report(guard.as_fd(), &report),
+            };
+        let begun = self
+            // Memory is counted by every cgroup, CPU time by most.
+            .plan(
+                &spec,
+                cgroup.as_ref().is_some_and(|cgroup| cgroup.has("cpu")),
+            )
+            .map_err(|error| keeper::refusal(&error))
+            .and_then(|plan| Ok((plan, self.ask(&plan, &[control, stdout, stderr])?)));
+        let (plan, (handle, pid, report)) = match begun {
+            Ok(begun) => begun,
+            Err(report) => {
+                launch::report(guard.as_fd(), &report);
+                if let Some(cgroup) = cgroup {
+                    self.cgroups.give_back(spec.limits, cgroup, true);
+                }
+                return self.grow_barren();
+            }
+        };
+        fs::write(format!("/proc/{pid}/oom_score_adj"), "500").ok();
+        let fork = Fork {
+            meter: keeper::meter_of(pid, cgroup.as_ref()),
+            spec,
+            pid,
+            handle,
+            guard,
+            report: Arc::new(report),
+            cgroup,
+            cgroup_layer,
+            landlock: plan::describe_landlock(&plan),
+            is_used: false,
+            dying: None,
+            cause: None,
+            cpu_ms: 0,
+        };
+        self.adopt(fork);
+    }
+
+    /// Watches over a new fork and lets it go on, into its cgroup.
+    fn adopt(&mut self, mut fork: Fork) {
+        let id = self.next;
+        self.next += 1;
+        let memory = fork.cgroup.as_ref().and_then(Cgroup::memory_events);
+        let descriptors = [
+            Some(fork.report.as_fd()),
+            Some(fork.guard.as_fd()),
+            memory,
+            Some(fork.handle.as_fd()),
+        ];
+        let watched = (0..).zip(descriptors).try_for_each(|(kind, descriptor)| {
+            descriptor.map_or(Ok(()), |descriptor| {
+                self.ready.add(descriptor, id << BITS | kind)
+            })
+        });
+        let entrances = fork.cgroup.as_mut().map(Cgroup::entrances).transpose();
+        match (watched, entrances) {
+            (Ok(()), Ok(Some(entrances))) => self.mover.request(Move {
+                entrances,
+                pid: fork.pid,
+                report: Arc::clone(&fork.report),
+            }),
+            (Ok(()), Ok(None)) => fork.report.send(&[1]),
+            // It has done nothing yet, and will not.
+            (Err(_), _) | (_, Err(_)) => fork.kill(Cause::Killed),
+        }
+        self.forks.insert(id, fork);
+    }
+
+    /// The plan for these limits. `counted`: a cgroup holds them.
+    fn plan(&mut self, spec: &ForkSpec, counted: bool) -> Result<Plan, JailError> {
+        let known = self
+            .plan
+            .filter(|(limits, with, _)| *limits == spec.limits && *with == counted);
+        let mut plan = match known {
+            Some((.., plan)) => plan,
+            None => plan::make(&spec.limits, counted)?,
+        };
+        if self.spec.own_networks {
+            plan.skip &= !(1 << Start::Network as u8);
+        }
+        self.plan = Some((spec.limits, counted, plan));
+        plan.has_time = spec.has_time.into();
+        Ok(plan)
+    }
+
+    /// Asks the zygote for a fork: its handle, its pid, and the line to its init, which waits.
+    fn ask(&self, plan: &Plan, streams: &[OwnedFd; 3]) -> Result<(OwnedFd, i32, Channel), Report> {
+        let (ours, theirs) = Channel::pair().map_err(|error| failure(&error))?;
+        let theirs = theirs.into_fd();
+        let [control, stdout, stderr] = streams;
+        let descriptors = [
+            control.as_fd(),
+            stdout.as_fd(),
+            stderr.as_fd(),
+            theirs.as_fd(),
+        ];
+        self.channel
+            .send_with(plan.bytes(), &descriptors)
+            .map_err(|error| failure(&error))?;
+        let handle = self.forked()?;
+        let pid = pid_of(&handle).ok_or_else(|| failure(&"the fork has no pid"))?;
+        Ok((handle, pid, ours))
     }
 
     fn forked(&self) -> Result<OwnedFd, Report> {
@@ -333,112 +363,27 @@ impl Zygote<'_> {
         })
     }
 
-    /// A word of a sandbox's init: sealed, failed, or ended.
-    fn listen(&mut self, id: u64) {
-        let Some(child) = self.children.get_mut(&id) else {
-            return;
-        };
-        match child.report.receive().as_deref().and_then(Word::parse) {
-            Some(Word::Sealed) => {
-                let report = entered(child, self.layers.clone());
-                launch::report(child.guard.as_fd(), &report);
-            }
-            Some(Word::Ended(status)) => {
-                let cause = if libc::WIFEXITED(status) {
-                    Cause::Exited {
-                        status: libc::WEXITSTATUS(status),
-                    }
-                } else {
-                    Cause::Signaled {
-                        signal: libc::WTERMSIG(status),
-                    }
-                };
-                child.cause.get_or_insert(cause);
-            }
-            Some(Word::Failed(step, errno)) => {
-                let layer = plan::layer_of(step);
-                let answer = std::io::Error::from_raw_os_error(errno).to_string();
-                let (reason, fix) = explain::layer(layer, &answer, errno, &explain::Facts::read());
-                launch::report(child.guard.as_fd(), &Report::Refused { layer, reason, fix });
-                child.cause.get_or_insert(Cause::Killed);
-            }
-            // It is dying: what is left to say, its death says.
-            None => self.end(id, KILLED_FROM_OUTSIDE),
-        }
-    }
-
-    fn end(&mut self, id: u64, cause: Cause) {
-        let Some(child) = self.children.get_mut(&id) else {
-            return;
-        };
-        if child.cgroup.is_none() {
-            child.cpu_ms = watch::cpu_ms(child.pid);
-        }
-        child.cause.get_or_insert(cause);
-        rustix::process::pidfd_send_signal(&child.handle, Signal::KILL).ok();
-        loop {
-            let mut polled = [PollFd::new(&child.handle, PollFlags::IN)];
-            if rustix::event::poll(&mut polled, Some(&keeper::GRACE)) == Ok(1) {
-                break;
-            }
-            match &child.cgroup {
-                Some(cgroup) => cgroup.kill(),
-                None => watch::kill(child.pid),
-            }
-        }
-        self.bury(id);
-    }
-
-    /// Every process of it is gone: the kernel reaps a pid namespace before its init is dead.
     fn bury(&mut self, id: u64) {
-        let Some(child) = self.children.remove(&id) else {
+        let Some(fork) = self.forks.remove(&id) else {
             return;
         };
-        let memory_peak_bytes = child.meter.memory_peak();
-        let counted = child.cgroup.as_ref().and_then(|_| child.meter.cpu_ms());
-        let cpu_ms = counted.unwrap_or(child.cpu_ms);
-        let starved = child.cgroup.as_ref().is_some_and(Cgroup::ran_out_of_memory);
-        let cause = if starved {
-            Cause::OutOfMemory
-        } else {
-            child.cause.unwrap_or(KILLED_FROM_OUTSIDE)
-        };
-        launch::report(
-            child.guard.as_fd(),
-            &Report::Exited {
-                cause,
-                cpu_ms,
-                memory_peak_bytes,
-            },
-        );
-        self.leftovers.extend(child.cgroup);
-        self.leftovers = std::mem::take(&mut self.leftovers)
-            .into_iter()
-            .filter_map(Cgroup::try_remove)
-            .collect();
+        self.ready.remove(&*fork.report);
+        // The cgroup outlives it.
+        if let Some(events) = fork.cgroup.as_ref().and_then(Cgroup::memory_events) {
+            self.ready.remove(events);
+        }
+        let limits = fork.spec.limits;
+        if let Some((cgroup, is_fit)) = fork.bury() {
+            self.cgroups.give_back(limits, cgroup, is_fit);
+        }
     }
-}
 
-fn entered(child: &Child, mut layers: Vec<LayerReport>) -> Report {
-    let mut note = |layer, state, detail: String| {
-        layers.retain(|report| report.layer != layer);
-        layers.push(LayerReport {
-            layer,
-            state,
-            detail,
-        });
-    };
-    note(
-        Layer::Rlimits,
-        State::Enforced,
-        rlimits::describe(&child.spec.limits),
-    );
-    note(Layer::Landlock, child.landlock.0, child.landlock.1.clone());
-    layers.insert(0, child.cgroup_layer.clone());
-    Report::Entered {
-        layers,
-        limits: keeper::limit_reports(&child.spec.limits, child.cgroup.as_ref()),
-        meter: Some(child.meter.clone()),
+    fn end(mut self) {
+        let ids: Vec<u64> = self.forks.keys().copied().collect();
+        for id in ids {
+            self.bury(id);
+        }
+        self.cgroups.remove();
     }
 }
 

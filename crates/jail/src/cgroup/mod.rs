@@ -4,6 +4,7 @@ use std::{
     fs, io,
     os::fd::{BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -11,8 +12,11 @@ use rustix::process::{Pid, Signal};
 
 use crate::{meter::Meter, spec::JailLimits};
 
+mod stock;
 mod v1;
 mod v2;
+
+pub(crate) use stock::Stock;
 
 /// Prefix of every directory made here: what a crashed keeper left can be told from others'.
 const PREFIX: &str = "mcp-forge-";
@@ -52,6 +56,8 @@ pub struct Cgroup {
     directories: Vec<Directory>,
     /// Wakes the keeper when memory runs out.
     events: Option<OwnedFd>,
+    /// Opened when a process is first to be moved in by another thread.
+    entrances: Option<Arc<[fs::File]>>,
 }
 
 /// A directory in one hierarchy.
@@ -75,12 +81,16 @@ impl Cgroup {
     ///
     /// Why the host gives none.
     pub fn create(id: &str, limits: &JailLimits) -> Result<Self, CgroupError> {
-        let host = Host::read();
+        Self::create_at(&Host::read(), id, limits)
+    }
+
+    fn create_at(host: &Host, id: &str, limits: &JailLimits) -> Result<Self, CgroupError> {
         let name = format!("{PREFIX}{id}");
         let two = host.two.as_ref().filter(|two| two.has_controllers());
         let mut cgroup = Self {
             directories: Vec::new(),
             events: None,
+            entrances: None,
         };
         let made = match two {
             Some(two) => v2::create(two, &name, limits, &mut cgroup),
@@ -106,6 +116,28 @@ impl Cgroup {
             write(&directory.path.join("cgroup.procs"), &pid.to_string())?;
         }
         Ok(())
+    }
+
+    /// The file of each hierarchy that takes in a process whose number is written to it.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's answer.
+    pub(crate) fn entrances(&mut self) -> io::Result<Arc<[fs::File]>> {
+        if let Some(entrances) = &self.entrances {
+            return Ok(Arc::clone(entrances));
+        }
+        let open = |directory: &Directory| {
+            let path = directory.path.join("cgroup.procs");
+            fs::OpenOptions::new().write(true).open(path)
+        };
+        let entrances: Arc<[fs::File]> = self
+            .directories
+            .iter()
+            .map(open)
+            .collect::<io::Result<_>>()?;
+        self.entrances = Some(Arc::clone(&entrances));
+        Ok(entrances)
     }
 
     /// Whether a controller (`memory`, `cpu`, `pids`) holds here.

@@ -57,6 +57,7 @@ pub(super) fn build(
                 _ => Rootfs::Host,
             },
             warm: reader.flag("warm.enabled"),
+            tiers: reader.texts("warm.tiers"),
         },
         audit_dir: audit_directory(reader, &data_dir)?,
         upstreams,

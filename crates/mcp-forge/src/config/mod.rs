@@ -115,6 +115,8 @@ pub struct NativeConfig {
     pub rootfs: Rootfs,
     /// Whether sandboxes are forked from a zygote. Otherwise each starts its own interpreter.
     pub warm: bool,
+    /// What prepared interpreters import: `numpy+pandas`.
+    pub tiers: Vec<String>,
 }
 
 /// What the sandbox sees as `/`.

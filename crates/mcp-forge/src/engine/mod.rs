@@ -46,6 +46,16 @@ pub trait Engine: fmt::Debug + Send + Sync {
     /// Looks at the host and says what this engine can enforce here. Starts nothing that stays.
     async fn probe(&self) -> Probe;
 
+    /// Makes ready what can be made ready ahead, for a server that expects requests. Launches that
+    /// come earlier work, and are slower.
+    ///
+    /// # Errors
+    ///
+    /// [`LaunchError`]: what stood in the way. Launches work as before.
+    async fn prepare(&self) -> Result<(), LaunchError> {
+        Ok(())
+    }
+
     /// Starts one sandbox with the runner attached.
     ///
     /// # Errors

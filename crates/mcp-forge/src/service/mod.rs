@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::OnceCell;
 use tokio_util::task::TaskTracker;
 
+mod imports;
 mod request;
 mod resources;
 mod response;
@@ -133,9 +134,15 @@ impl Service {
         })
     }
 
-    /// Begins to connect the upstreams, in the background.
+    /// Begins to connect the upstreams and to make sandboxes ahead, in the background.
     pub fn start(&self) {
         self.bridge.start();
+        let engine = Arc::clone(&self.engine);
+        tokio::spawn(async move {
+            if let Err(error) = engine.prepare().await {
+                tracing::warn!(%error, "no sandboxes are made ahead");
+            }
+        });
     }
 
     /// Ends the sessions and the upstreams, and waits for the last sandboxes to be gone. Executions
@@ -256,7 +263,7 @@ impl Service {
         let spec = SandboxSpec {
             id: id.to_owned(),
             limits: checked.limits.clone(),
-            purpose: Purpose::default(),
+            purpose: Purpose::Turn(imports::scan(&checked.code)),
         };
         let sandbox = match self.engine.launch(&spec).await {
             Ok(sandbox) => sandbox,

@@ -11,7 +11,7 @@ use mcp_forge::{
     config::{Config, Sources},
     engine::{Engine, Purpose, Sandbox, SandboxSpec, native::Native},
     limits::Limits,
-    runner::wire::{ToolFailure, ToolFailureKind, ToolValue},
+    runner::wire::{Stub, ToolFailure, ToolFailureKind, ToolValue},
     turn::{self, Observer, Report, Stream, Tools, Turn},
 };
 use serde_json::{Map, Value};
@@ -77,12 +77,22 @@ pub(crate) async fn ends_clean(config: &Config, code: &str) -> Report {
 
 /// Runs one turn in a sandbox, and ends the sandbox.
 pub(crate) async fn turn_in(sandbox: Sandbox, code: &str, limits: &Limits) -> Report {
+    turn_with(sandbox, code, limits, (Vec::new(), &NoTools)).await
+}
+
+/// The same, of code that has tools: as it sees them, and what answers.
+pub(crate) async fn turn_with(
+    sandbox: Sandbox,
+    code: &str,
+    limits: &Limits,
+    (stubs, tools): (Vec<Stub>, &dyn Tools),
+) -> Report {
     let caps = config().caps;
     let turn = Turn {
         execution_id: None,
         code,
-        stubs: Vec::new(),
-        tools: &NoTools,
+        stubs,
+        tools,
         observer: &mut Deaf,
         limits,
         caps,
@@ -114,6 +124,7 @@ pub(crate) async fn launch(config: &Config) -> (Sandbox, String) {
         limits: config.default_limits.clone(),
         purpose: Purpose::default(),
     };
+    engine.prepare().await.unwrap();
     (engine.launch(&spec).await.unwrap(), id)
 }
 
@@ -177,7 +188,8 @@ impl Trace {
     }
 }
 
-fn children(pid: u32) -> Vec<u32> {
+/// Direct children, of the main thread.
+pub(crate) fn children(pid: u32) -> Vec<u32> {
     let children =
         fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     children

@@ -20,7 +20,7 @@ use mcp_forge::{
 use serde_json::json;
 use tokio::io::AsyncReadExt;
 
-use crate::sandbox::{binary, config, turn_in};
+use crate::sandbox::{binary, children, config, turn_in};
 
 /// One test at a time: one of them kills every zygote of this process.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
@@ -32,14 +32,13 @@ struct Warm {
 }
 
 impl Warm {
-    fn new() -> Self {
+    async fn new() -> Self {
         let mut config = config();
         config.native.warm = true;
         config.default_limits.timeout = Duration::from_secs(20);
-        Self {
-            engine: Native::with_jail(&config, binary()),
-            config,
-        }
+        let engine = Native::with_jail(&config, binary());
+        engine.prepare().await.unwrap();
+        Self { engine, config }
     }
 
     async fn run(&self, code: &str) -> Report {
@@ -71,7 +70,7 @@ impl Warm {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_forked_sandbox_is_fresh_and_sealed() {
     let _alone = ALONE.lock().await;
-    let warm = Warm::new();
+    let warm = Warm::new().await;
     let code = "
 import os
 marks = [os.path.exists('/tmp/mark'), os.path.exists('/workspace/mark'), os.path.exists('/dev/shm/mark')]
@@ -103,7 +102,7 @@ status = dict(line.split(':\\t', 1) for line in open('/proc/self/status').read()
 #[tokio::test(flavor = "multi_thread")]
 async fn every_way_to_end_is_told_apart_and_the_next_turn_works() {
     let _alone = ALONE.lock().await;
-    let warm = Warm::new();
+    let warm = Warm::new().await;
     let ended = warm
         .run("import os\nprint('last', flush=True)\nos._exit(7)")
         .await;
@@ -141,7 +140,7 @@ async fn every_way_to_end_is_told_apart_and_the_next_turn_works() {
 #[tokio::test(flavor = "multi_thread")]
 async fn siblings_share_no_randomness_and_cannot_name_each_other() {
     let _alone = ALONE.lock().await;
-    let warm = Warm::new();
+    let warm = Warm::new().await;
     let code = "
 import os, random, secrets, socket, tempfile, uuid
 listener = socket.socket(socket.AF_UNIX)
@@ -169,7 +168,7 @@ except OSError:
 #[tokio::test(flavor = "multi_thread")]
 async fn no_sandbox_is_given_twice_to_64_clients() {
     let _alone = ALONE.lock().await;
-    let warm = Arc::new(Warm::new());
+    let warm = Arc::new(Warm::new().await);
     let code =
         "import os\nfresh = not os.path.exists('/tmp/used')\nopen('/tmp/used', 'w').close()\nfresh";
     let runs = (0..64).map(|_| {
@@ -181,34 +180,63 @@ async fn no_sandbox_is_given_twice_to_64_clients() {
     }
 }
 
-/// A zygote that dies is replaced, and so is the turn's sandbox: nobody notices.
+/// A zygote that dies is replaced, and what it has forked goes on: nobody notices.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_zygote_fails_no_turn_and_nothing_outlives_the_engine() {
+async fn a_killed_zygote_fails_no_turn() {
     let _alone = ALONE.lock().await;
-    let warm = Warm::new();
-    assert_eq!(warm.run("1").await.result, json!(1));
-    let keepers = keepers();
-    assert!(!keepers.is_empty());
-    for keeper in &keepers {
-        let pid = rustix::process::Pid::from_raw(i32::try_from(*keeper).unwrap()).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-    }
-    // Those that waited died with it; a turn that gets one of them says so, and is the last.
-    let mut reports = Vec::new();
+    let warm = Arc::new(Warm::new().await);
+    let running = tokio::spawn({
+        let warm = Arc::clone(&warm);
+        async move { warm.run("import time\ntime.sleep(1)\n'done'").await }
+    });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let families = keepers();
+    let zygotes: Vec<u32> = families
+        .iter()
+        .flat_map(|keeper| children(*keeper))
+        .filter(|init| families.contains(init))
+        .flat_map(children)
+        .collect();
+    assert_eq!(zygotes.len(), 1, "one tier is in use");
+    zygotes.iter().for_each(kill);
     for _ in 0..20 {
-        reports.push(warm.run("2").await);
+        assert_eq!(warm.run("2").await.result, json!(2));
     }
-    assert_eq!(reports.last().unwrap().result, json!(2), "{reports:?}");
-    drop(warm);
+    assert_eq!(running.await.unwrap().result, json!("done"));
+    end(warm).await;
+}
+
+/// A killed keeper takes its zygote and all of its sandboxes with it; the next turn has others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_keeper_is_replaced_and_nothing_outlives_the_engine() {
+    let _alone = ALONE.lock().await;
+    let warm = Arc::new(Warm::new().await);
+    assert_eq!(warm.run("1").await.result, json!(1));
+    keepers().iter().for_each(kill);
+    wait_until_no_keeper_is_left().await;
+    for _ in 0..20 {
+        assert_eq!(warm.run("2").await.result, json!(2));
+    }
+    end(warm).await;
+}
+
+async fn end(warm: Arc<Warm>) {
+    drop(Arc::into_inner(warm).expect("nobody else uses it"));
+    wait_until_no_keeper_is_left().await;
+}
+
+async fn wait_until_no_keeper_is_left() {
     let deadline = Instant::now() + Duration::from_secs(5);
-    while !self::keepers().is_empty() {
-        assert!(
-            Instant::now() < deadline,
-            "keepers are left: {:?}",
-            self::keepers()
-        );
+    while !keepers().is_empty() {
+        assert!(Instant::now() < deadline, "left: {:?}", keepers());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+fn kill(pid: &u32) {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(*pid).unwrap()).unwrap();
+    // One that died with another is as good as killed.
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
 }
 
 /// Keepers of zygotes that this process started, found by their name.
@@ -231,6 +259,7 @@ async fn an_interrupt_reaches_the_code_on_both_paths() {
         let mut config = config();
         config.native.warm = warm;
         let engine = Native::with_jail(&config, binary());
+        engine.prepare().await.unwrap();
         let spec = SandboxSpec {
             id: format!("interrupt-{}-{warm}", std::process::id()),
             limits: config.default_limits.clone(),

@@ -29,6 +29,12 @@ print(json.dumps({
     'library': sysconfig.get_config_var('LDLIBRARY') or '',
 }))";
 
+/// Which modules an interpreter has, without importing them.
+const MODULES_QUESTION: &str = "\
+import sys
+from importlib.util import find_spec
+print(*[name for name in sys.argv[1:] if name.isidentifier() and find_spec(name)])";
+
 /// A Python installation, asked and resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Interpreter {
@@ -45,6 +51,17 @@ pub(super) struct Interpreter {
 }
 
 impl Interpreter {
+    /// Of these top-level modules those that it has. None when it cannot be asked.
+    pub(super) async fn installed(&self, modules: &[&str]) -> Vec<String> {
+        let program = match &self.environment {
+            Some(environment) => environment.join("bin/python3"),
+            None => self.executable.clone(),
+        };
+        let arguments = [&["-I", "-c", MODULES_QUESTION], modules].concat();
+        let text = run(&program, &arguments).await.unwrap_or_default();
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
     /// One line for people.
     pub(super) fn describe(&self) -> String {
         let (major, minor, micro) = self.version;

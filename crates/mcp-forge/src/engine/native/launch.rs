@@ -10,11 +10,11 @@ use std::{
 };
 
 use jail::{
-    launch::{INTERRUPT, MAX_REPORT_BYTES, frame},
+    launch::{INTERRUPT, MAX_REPORT_BYTES, USED, frame},
     meter::Meter,
     spec::{Cause, JailSpec, Report, State},
 };
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
@@ -214,6 +214,26 @@ impl LifeLine {
             self.meter.clone_from(meter);
         }
         Ok(report)
+    }
+
+    /// Whether it has said nothing since it was sealed: it lives, and waits.
+    pub(super) fn is_silent(&self) -> bool {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        rustix::net::recv(&self.socket, &mut [0], flags) == Err(rustix::io::Errno::AGAIN)
+    }
+
+    /// Tells the keeper of a sandbox that was made ahead that code will run in it, where memory
+    /// must be watched from then on.
+    pub(super) fn begin_use(&self) {
+        if self.meter.as_ref().is_some_and(|meter| !meter.is_counted()) {
+            // It cannot be full, and a keeper that is gone has killed it already.
+            rustix::net::send(
+                &self.socket,
+                &[USED],
+                SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
+            )
+            .ok();
+        }
     }
 
     async fn end_within(&mut self, patience: Duration) -> io::Result<Report> {

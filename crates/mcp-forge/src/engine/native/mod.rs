@@ -38,8 +38,9 @@ pub struct Native {
     jail: PathBuf,
     /// Found at first use: asking an interpreter what it is takes tens of milliseconds.
     host: OnceCell<Arc<render::Host>>,
-    /// Sandboxes made ahead; made when the host is known.
-    pool: OnceCell<Arc<warm::Pool>>,
+    /// Sandboxes made ahead, once [`Engine::prepare`] was called: a command that runs one turn is
+    /// quicker without.
+    warm: OnceCell<warm::Warm>,
     /// Gives each probe a name of its own.
     probes: AtomicU64,
 }
@@ -55,6 +56,8 @@ struct Settings {
     default_limits: Limits,
     /// Whether sandboxes are forked from a zygote.
     warm: bool,
+    /// What zygotes import.
+    tiers: Vec<String>,
 }
 
 impl Native {
@@ -76,10 +79,11 @@ impl Native {
                 data_dir: config.data_dir.clone(),
                 default_limits: config.default_limits.clone(),
                 warm: config.native.warm,
+                tiers: config.native.tiers.clone(),
             },
             jail,
             host: OnceCell::new(),
-            pool: OnceCell::new(),
+            warm: OnceCell::new(),
             probes: AtomicU64::new(0),
         }
     }
@@ -115,9 +119,21 @@ impl Native {
         Ok(Arc::new(render::Host::read(interpreter, private_root)))
     }
 
-    fn pool(&self, host: &render::Host) -> Arc<warm::Pool> {
-        let spec = render::zygote_spec(&self.settings.default_limits, host, self.required());
-        warm::Pool::new(self.jail.clone(), spec, self.settings.profile)
+    async fn make_warm(&self, host: &render::Host) -> warm::Warm {
+        let tiers = warm::Tier::parse_all(&self.settings.tiers);
+        let modules: Vec<&str> = tiers.iter().flat_map(warm::Tier::names).collect();
+        let installed = host.interpreter.installed(&modules).await;
+        let tiers = tiers.into_iter().filter(|tier| {
+            tier.names()
+                .all(|name| installed.iter().any(|has| has == name))
+        });
+        let spec = render::zygote_spec(
+            &self.settings.default_limits,
+            host,
+            self.required(),
+            self.settings.profile,
+        );
+        warm::Warm::new(&self.jail, &spec, self.settings.profile, tiers.collect())
     }
 
     fn required(&self) -> Vec<Layer> {
@@ -193,11 +209,19 @@ impl Engine for Native {
         }
     }
 
+    async fn prepare(&self) -> Result<(), LaunchError> {
+        if !self.settings.warm {
+            return Ok(());
+        }
+        let host = self.host().await?;
+        let warm = self.warm.get_or_init(|| self.make_warm(&host));
+        warm.await.prepare().await
+    }
+
     async fn launch(&self, spec: &SandboxSpec) -> Result<Sandbox, LaunchError> {
         let host = self.host().await?;
-        if self.settings.warm {
-            let pool = self.pool.get_or_init(|| async { self.pool(&host) }).await;
-            match pool.take(&spec.id, render::jail_limits(&spec.limits)).await {
+        if let Some(warm) = self.warm.get() {
+            match warm.take(spec, render::jail_limits(&spec.limits)).await {
                 Ok(sandbox) => return Ok(sandbox),
                 // What the profile requires and the host refuses, the cold path refuses too.
                 Err(error) => {

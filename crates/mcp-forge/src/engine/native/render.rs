@@ -6,6 +6,7 @@ use jail::spec::{File, JailLimits, JailSpec, Layer, Link, Tree};
 
 use super::Interpreter;
 use crate::{
+    config::Profile,
     engine::{Purpose, SandboxSpec},
     limits::Limits,
     runner::source,
@@ -198,7 +199,12 @@ pub(super) fn jail_limits(limits: &Limits) -> JailLimits {
 }
 
 /// What the jail is asked for a zygote. Its forks get their own limits.
-pub(super) fn zygote_spec(limits: &Limits, host: &Host, required: Vec<Layer>) -> JailSpec {
+pub(super) fn zygote_spec(
+    limits: &Limits,
+    host: &Host,
+    required: Vec<Layer>,
+    profile: Profile,
+) -> JailSpec {
     let spec = SandboxSpec {
         id: String::new(),
         limits: limits.clone(),
@@ -217,7 +223,14 @@ pub(super) fn zygote_spec(limits: &Limits, host: &Host, required: Vec<Layer>) ->
         source::ZYGOTE.clone_into(program);
     }
     spec.zygote = true;
+    spec.own_networks = profile == Profile::Strict;
     spec
+}
+
+/// The same, for a zygote that has imported these.
+pub(super) fn with_modules(mut zygote: JailSpec, modules: &[String]) -> JailSpec {
+    zygote.arguments.extend_from_slice(modules);
+    zygote
 }
 
 /// What the jail is asked for one sandbox.
@@ -244,6 +257,7 @@ pub(super) fn jail_spec(spec: &SandboxSpec, host: &Host, required: Vec<Layer>) -
         environment: host.environment(),
         required,
         zygote: false,
+        own_networks: false,
     }
 }
 

@@ -4,18 +4,34 @@ use std::{sync::LazyLock, time::Duration};
 
 use mcp_forge::{
     config::Config,
-    engine::{Engine, LaunchError, Purpose, SandboxSpec, native::Native},
+    engine::{Engine, LaunchError, Purpose, Sandbox, SandboxSpec, native::Native},
     limits::Limits,
     turn::{Outcome, Report},
 };
 use serde_json::{Value, json};
 use tokio::sync::RwLock;
 
-use super::host::{Host, Place};
+use super::{
+    host::{Host, Place},
+    traces::{Traces, Wanted},
+};
 use crate::sandbox;
 
 /// Cases that make the machine busy run alone; others share.
 static MACHINE: LazyLock<RwLock<()>> = LazyLock::new(RwLock::default);
+
+/// How a sandbox comes to be: each attack is tried on both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// It starts its own interpreter.
+    Cold,
+    /// It is forked from a zygote.
+    Warm,
+}
+
+impl Way {
+    pub(crate) const ALL: [Self; 2] = [Self::Cold, Self::Warm];
+}
 
 /// One attack.
 #[derive(Debug, Clone, Copy)]
@@ -63,8 +79,8 @@ pub(crate) enum Expect {
 pub(crate) enum Control {
     /// It succeeds in a sandbox without these layers, for each of the sets.
     Without(&'static [&'static [&'static str]]),
-    /// The same, but only a server that runs as root can show it; why.
-    AsRootWithout(&'static [&'static [&'static str]], &'static str),
+    /// The same, but only a server that runs as root can show it, and on the cold path; why.
+    ColdAsRootWithout(&'static [&'static [&'static str]], &'static str),
     /// It succeeds against the same bounds in a sandbox with four times the limits.
     Roomier,
     /// There is no layer to leave out; why.
@@ -100,9 +116,10 @@ impl Case {
         };
         let (held_by, control) = match self.control {
             Control::Without(layers) => (sets(layers), "yes".to_owned()),
-            Control::AsRootWithout(layers, reason) => {
-                (sets(layers), format!("as root only: {reason}"))
-            }
+            Control::ColdAsRootWithout(layers, reason) => (
+                sets(layers),
+                format!("as root and on the cold path only: {reason}"),
+            ),
             Control::Roomier => (
                 "size limits".to_owned(),
                 "with four times the limits".to_owned(),
@@ -128,6 +145,14 @@ impl Case {
         }
     }
 
+    /// Limits of sandboxes beside the attack's, by which they can be told from it.
+    fn others(&self, times: u64, more: u64) -> Limits {
+        Limits {
+            pids: self.setting.pids + more,
+            ..self.limits(times)
+        }
+    }
+
     fn source(&self, host: &Host, world: bool) -> String {
         match self.code {
             Code::Probe(probe) => {
@@ -148,12 +173,12 @@ impl Case {
     }
 
     /// The sets of layers that this process, with its rights, can show to matter.
-    fn sets(&self) -> &'static [&'static [&'static str]] {
+    fn sets(&self, way: Way) -> &'static [&'static [&'static str]] {
         let root = rustix::process::geteuid().is_root();
         match self.control {
             Control::Without(sets) => sets,
-            Control::AsRootWithout(sets, _) if root => sets,
-            Control::AsRootWithout(..) | Control::Roomier | Control::Nothing(_) => &[],
+            Control::ColdAsRootWithout(sets, _) if root && way == Way::Cold => sets,
+            Control::ColdAsRootWithout(..) | Control::Roomier | Control::Nothing(_) => &[],
         }
     }
 }
@@ -234,40 +259,58 @@ async fn run(case: &Case) -> Vec<String> {
     } else {
         _shared = MACHINE.read().await;
     }
-    let mut failures = real(case).await;
-    for layers in case.sets() {
+    let [cold, warm] = Way::ALL.map(|way| run_on(case, way));
+    let (cold, warm) = if case.setting.heavy {
+        (cold.await, warm.await)
+    } else {
+        tokio::join!(cold, warm)
+    };
+    cold.into_iter().chain(warm).collect()
+}
+
+async fn run_on(case: &Case, way: Way) -> Vec<String> {
+    let mut failures = real(case, way).await;
+    for layers in case.sets(way) {
+        let shown = control(case, way, layers).await;
         failures.extend(
-            control(case, layers)
-                .await
+            shown
                 .err()
                 .map(|why| format!("without {}: {why}", layers.join(" and "))),
         );
     }
     if matches!(case.control, Control::Roomier) {
+        let shown = roomier(case, way).await;
         failures.extend(
-            roomier(case)
-                .await
+            shown
                 .err()
                 .map(|why| format!("with four times the limits: {why}")),
         );
     }
     failures
+        .into_iter()
+        .map(|failure| format!("{way:?}: {failure}"))
+        .collect()
 }
 
-/// The attack in a sandbox as everybody gets it.
-async fn real(case: &Case) -> Vec<String> {
+/// The attack in a sandbox as everybody gets it. On the warm path its neighbour and the next are
+/// forks of the same zygote.
+async fn real(case: &Case, way: Way) -> Vec<String> {
     let host = Host::prepare();
     let before = Host::mounts();
-    let (place, limits) = (host.place(&[]), case.limits(1));
-    let neighbour = match launch(&host, &host.place(&[]), &case.limits(4), "neighbour").await {
+    let (field, limits) = (
+        Field::prepare(waiting(case.others(3, 2)), &host, &[], way),
+        case.limits(1),
+    );
+    let neighbours = case.others(4, 1);
+    let neighbour = match field.launch(&neighbours, "neighbour").await {
         Ok(neighbour) => neighbour,
         Err(error) => return vec![format!("no neighbour: {error}")],
     };
-    let sandbox = match launch(&host, &place, &limits, case.id).await {
+    let sandbox = match field.launch(&limits, case.id).await {
         Ok(sandbox) => sandbox,
         Err(error) => return vec![format!("no sandbox: {error}")],
     };
-    let traces = match Host::traces(&place).await {
+    let traces = match field.traces(&limits, case.id).await {
         Ok(traces) => traces,
         Err(error) => return vec![error],
     };
@@ -281,12 +324,12 @@ async fn real(case: &Case) -> Vec<String> {
             .into_iter()
             .map(|canary| format!("the host saw {canary}")),
     );
-    failures.extend(Host::left_behind(&traces).await);
-    let answer = sandbox::turn_in(neighbour, "1 + 1", &case.limits(4)).await;
+    failures.extend(traces.left_behind().await);
+    let answer = sandbox::turn_in(neighbour, "1 + 1", &neighbours).await;
     if answer.result != 2 {
         failures.push(format!("the neighbour answered {}", brief(&answer)));
     }
-    match launch(&host, &place, &limits, "next").await {
+    match field.launch(&limits, "next").await {
         Ok(next) => {
             let answer = sandbox::turn_in(next, "1 + 1", &limits).await;
             if answer.result != 2 {
@@ -295,38 +338,43 @@ async fn real(case: &Case) -> Vec<String> {
         }
         Err(error) => failures.push(format!("no next sandbox: {error}")),
     }
+    let family = traces.family();
+    drop(field);
+    failures.extend(family.left_behind().await);
     failures.extend(host.rubbish(&before).await);
     failures
 }
 
 /// The attack in a sandbox without some layers: it must succeed.
-async fn control(case: &Case, layers: &[&str]) -> Result<(), String> {
+async fn control(case: &Case, way: Way, layers: &[&str]) -> Result<(), String> {
     let host = Host::prepare();
-    let place = host.place(layers);
-    let report = attack(case, &host, &place, &case.limits(1)).await?;
+    let field = Field::prepare(waiting(case.others(3, 2)), &host, layers, way);
+    let (report, traces) = attack(case, &host, &field, &case.limits(1)).await?;
     // What outlives the turn is a success of the attack, and is ended here.
-    let survivors = Host::end_survivors(&report.1);
+    let survivors = traces.end_survivors();
     let touched = host.touched();
-    succeeded(&report.0, survivors, &touched)
+    succeeded(&report, survivors, &touched)
 }
 
 /// The attack in a sandbox with more room than the probe was told.
-async fn roomier(case: &Case) -> Result<(), String> {
+async fn roomier(case: &Case, way: Way) -> Result<(), String> {
     let host = Host::prepare();
-    let (report, _) = attack(case, &host, &host.place(&[]), &case.limits(4)).await?;
+    let field = Field::prepare(waiting(case.others(3, 2)), &host, &[], way);
+    let (report, _) = attack(case, &host, &field, &case.limits(4)).await?;
     succeeded(&report, 0, &[])
 }
 
 async fn attack(
     case: &Case,
     host: &Host,
-    place: &Place,
+    field: &Field,
     limits: &Limits,
-) -> Result<(Report, super::host::Traces), String> {
-    let sandbox = launch(host, place, limits, case.id)
+) -> Result<(Report, Traces), String> {
+    let sandbox = field
+        .launch(limits, case.id)
         .await
         .map_err(|error| format!("it could not be built: {error}"))?;
-    let traces = match Host::traces(place).await {
+    let traces = match field.traces(limits, case.id).await {
         Ok(traces) => traces,
         Err(error) => {
             let report = sandbox::turn_in(sandbox, "1", limits).await;
@@ -353,27 +401,67 @@ fn succeeded(report: &Report, survivors: usize, touched: &[String]) -> Result<()
     ))
 }
 
-async fn launch(
-    host: &Host,
-    place: &Place,
-    limits: &Limits,
-    name: &str,
-) -> Result<mcp_forge::engine::Sandbox, LaunchError> {
-    let mut config: Config = sandbox::config();
-    config.data_dir = host.data_directory();
+/// The configuration of an engine whose waiting sandboxes, on the warm path, have these limits. No
+/// attack has them, so that each is found by its own.
+pub(super) fn waiting(limits: Limits) -> Config {
+    let mut config = sandbox::config();
     config.native.python = Some(Host::python());
-    let spec = SandboxSpec {
-        id: format!("{}-{}", place.id, name.to_lowercase()),
-        limits: limits.clone(),
-        purpose: Purpose::default(),
-    };
-    Native::with_jail(&config, place.program())
-        .launch(&spec)
-        .await
+    config.default_limits = limits;
+    config
+}
+
+/// An engine on one of the two paths, and the place that it starts jails from.
+pub(super) struct Field {
+    engine: Native,
+    place: Place,
+    way: Way,
+    /// What its sandboxes are for.
+    pub(super) purpose: Purpose,
+}
+
+impl Field {
+    pub(super) fn prepare(config: Config, host: &Host, without: &[&str], way: Way) -> Self {
+        let place = host.place(without);
+        let mut config = config;
+        config.data_dir = host.data_directory();
+        config.native.warm = way == Way::Warm;
+        Self {
+            engine: Native::with_jail(&config, place.program()),
+            place,
+            way,
+            purpose: Purpose::default(),
+        }
+    }
+
+    pub(super) async fn launch(&self, limits: &Limits, name: &str) -> Result<Sandbox, LaunchError> {
+        let spec = SandboxSpec {
+            id: self.id(name),
+            limits: limits.clone(),
+            purpose: self.purpose.clone(),
+        };
+        // Where it fails the cold path would serve, and be noticed by where the sandbox is found.
+        self.engine.prepare().await.ok();
+        self.engine.launch(&spec).await
+    }
+
+    pub(super) async fn traces(&self, limits: &Limits, name: &str) -> Result<Traces, String> {
+        let wanted = Wanted {
+            server: std::process::id(),
+            jail: &self.place.jail(),
+            id: &self.id(name),
+            limits,
+            way: self.way,
+        };
+        wanted.traces().await
+    }
+
+    fn id(&self, name: &str) -> String {
+        format!("{}-{}", self.place.id, name.to_lowercase())
+    }
 }
 
 /// Enough of a report to see what went wrong.
-fn brief(report: &Report) -> String {
+pub(super) fn brief(report: &Report) -> String {
     let cut = |text: &str| text.chars().take(3000).collect::<String>();
     let error = report.error.as_ref().map(|error| cut(&error.traceback));
     format!(

@@ -5,7 +5,6 @@ use std::{
     fs,
     net::{IpAddr, TcpListener, UdpSocket},
     os::{
-        fd::AsRawFd,
         linux::net::SocketAddrExt,
         unix::{
             fs::{PermissionsExt, symlink},
@@ -18,15 +17,14 @@ use std::{
         LazyLock,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
 };
 
 use serde_json::{Value, json};
 
-use super::look::{cgroups, children, command_line, host_names, kill, living, own_address, stat};
-
-/// Time for everything of an ended sandbox to be gone.
-const GONE: Duration = Duration::from_secs(5);
+use super::{
+    look::{host_names, own_address, stat},
+    traces::awaited,
+};
 
 /// Tells runs apart.
 static RUNS: AtomicU64 = AtomicU64::new(0);
@@ -124,17 +122,11 @@ impl Place {
     pub(super) fn program(&self) -> PathBuf {
         self.directory.join("start")
     }
-}
 
-/// What a sandbox can be recognised by after its end.
-pub(super) struct Traces {
-    id: String,
-    /// Its mount namespace: no process of it can leave that one, and while it lives so do its mounts.
-    mounts: PathBuf,
-    /// Held open: the kernel gives a name again as soon as nobody has it.
-    _held: fs::File,
-    /// The process outside.
-    keeper: u32,
+    /// What that becomes: the first word of its command line.
+    pub(super) fn jail(&self) -> PathBuf {
+        self.directory.join("mcp-forge")
+    }
 }
 
 impl Host {
@@ -288,28 +280,6 @@ impl Host {
         touched
     }
 
-    /// Finds a sandbox that was just launched, before its code runs.
-    pub(super) async fn traces(place: &Place) -> Result<Traces, String> {
-        let program = place.directory.join("mcp-forge").display().to_string();
-        Traces::below(std::process::id(), &program).await
-    }
-
-    /// What of a sandbox is still there after a fair time.
-    pub(super) async fn left_behind(traces: &Traces) -> Vec<String> {
-        let look = || {
-            let processes = living()
-                .into_iter()
-                .filter(|pid| traces.are_of(*pid))
-                .map(|pid| format!("process {pid} is left"));
-            let cgroups = cgroups()
-                .into_iter()
-                .filter(|path| path.contains(&traces.id))
-                .map(|path| format!("{path} is left"));
-            processes.chain(cgroups).collect()
-        };
-        awaited(look).await
-    }
-
     /// What the run left elsewhere: mounts, files of the engine.
     pub(super) async fn rubbish(&self, before: &BTreeSet<String>) -> Vec<String> {
         let look = || {
@@ -333,80 +303,12 @@ impl Host {
             .map(str::to_owned)
             .collect()
     }
-
-    /// Kills the process that keeps a sandbox.
-    pub(super) fn kill_keeper(traces: &Traces) {
-        kill(traces.keeper);
-    }
-
-    /// Removes what a killed keeper could not.
-    pub(super) fn remove_cgroups(traces: &Traces) {
-        for path in cgroups()
-            .into_iter()
-            .filter(|path| path.contains(&traces.id))
-        {
-            fs::remove_dir(path).unwrap();
-        }
-    }
-
-    /// Kills what outlived its turn in a control; gives how many that were.
-    pub(super) fn end_survivors(traces: &Traces) -> usize {
-        let survivors: Vec<u32> = living()
-            .into_iter()
-            .filter(|pid| traces.are_of(*pid))
-            .collect();
-        for pid in &survivors {
-            kill(*pid);
-        }
-        survivors.len()
-    }
 }
 
 impl Drop for Host {
     fn drop(&mut self) {
         self.victim.kill().ok();
         self.victim.wait().ok();
-    }
-}
-
-impl Traces {
-    /// Of the sandbox whose keeper is a child of `server` and was started as `program`.
-    pub(super) async fn below(server: u32, program: &str) -> Result<Self, String> {
-        let ours = fs::read_link("/proc/self/ns/mnt").unwrap();
-        let namespace = |pid| {
-            let file = fs::File::open(format!("/proc/{pid}/ns/mnt")).ok()?;
-            let name = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
-            (name != ours).then_some((name, file))
-        };
-        let deadline = Instant::now() + GONE;
-        loop {
-            // Keeper, then init, then the program.
-            for keeper in children(server) {
-                let command = command_line(keeper);
-                let mut programs = children(keeper).into_iter().flat_map(children);
-                let Some((mounts, held)) = programs.find_map(namespace) else {
-                    continue;
-                };
-                if command.starts_with(program) {
-                    let id = command.trim_end_matches('\0').rsplit('\0').next().unwrap();
-                    return Ok(Self {
-                        id: id.to_owned(),
-                        mounts,
-                        _held: held,
-                        keeper,
-                    });
-                }
-            }
-            if Instant::now() > deadline {
-                return Err(format!("the processes of {program} cannot be found"));
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-
-    fn are_of(&self, pid: u32) -> bool {
-        fs::read_link(format!("/proc/{pid}/ns/mnt")).is_ok_and(|mounts| mounts == self.mounts)
-            || (pid == self.keeper && command_line(pid).contains(&self.id))
     }
 }
 
@@ -440,16 +342,4 @@ fn build_negative_controls() -> PathBuf {
         "the build with `negative-controls` failed"
     );
     target.join("debug/mcp-forge")
-}
-
-/// Looks until nothing is found or the time is over.
-async fn awaited(look: impl Fn() -> Vec<String>) -> Vec<String> {
-    let deadline = Instant::now() + GONE;
-    loop {
-        let found = look();
-        if found.is_empty() || Instant::now() > deadline {
-            return found;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }

@@ -1,6 +1,7 @@
 //! What the host can see of processes, control groups and itself.
 
 use std::{
+    collections::HashMap,
     fs, io,
     net::{IpAddr, UdpSocket},
     path::PathBuf,
@@ -10,6 +11,8 @@ use std::{
 pub(super) struct Stat {
     pub(super) state: char,
     pub(super) parent: u32,
+    /// In ticks since the host's start.
+    pub(super) started: u64,
 }
 
 pub(super) fn stat(pid: u32) -> Option<Stat> {
@@ -18,6 +21,7 @@ pub(super) fn stat(pid: u32) -> Option<Stat> {
     Some(Stat {
         state: fields.next()?.chars().next()?,
         parent: fields.next()?.parse().ok()?,
+        started: fields.nth(17)?.parse().ok()?,
     })
 }
 
@@ -29,18 +33,32 @@ pub(super) fn kill(pid: u32) {
 
 /// Every process that is not a zombie.
 pub(super) fn living() -> Vec<u32> {
+    processes().map(|(pid, _)| pid).collect()
+}
+
+fn processes() -> impl Iterator<Item = (u32, Stat)> {
     let entries = fs::read_dir("/proc").unwrap().flatten();
     entries
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|pid| stat(*pid).is_some_and(|stat| stat.state != 'Z'))
-        .collect()
+        .filter_map(|pid| Some((pid, stat(pid)?)))
+        .filter(|(_, stat)| stat.state != 'Z')
 }
 
-pub(super) fn children(parent: u32) -> Vec<u32> {
-    living()
-        .into_iter()
-        .filter(|pid| stat(*pid).is_some_and(|stat| stat.parent == parent))
-        .collect()
+/// Who started whom, at one moment.
+pub(super) struct Descent(HashMap<u32, Vec<u32>>);
+
+impl Descent {
+    pub(super) fn read() -> Self {
+        let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+        for (pid, stat) in processes() {
+            children.entry(stat.parent).or_default().push(pid);
+        }
+        Self(children)
+    }
+
+    pub(super) fn children(&self, parent: u32) -> impl Iterator<Item = u32> {
+        self.0.get(&parent).into_iter().flatten().copied()
+    }
 }
 
 pub(super) fn command_line(pid: u32) -> String {

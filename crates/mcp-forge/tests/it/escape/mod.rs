@@ -9,7 +9,9 @@ mod case;
 mod host;
 mod look;
 mod reliability;
+mod siblings;
 mod tables;
+mod traces;
 
 use case::Case;
 
@@ -52,6 +54,7 @@ fn the_documented_table_is_the_tested_one() {
         .collect();
     let tested: Vec<String> = tables::all()
         .map(Case::row)
+        .chain(siblings::rows())
         .chain(reliability::rows())
         .collect();
     assert_eq!(

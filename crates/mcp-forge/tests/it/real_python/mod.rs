@@ -6,7 +6,7 @@
 //! does not explain, or explains although it is gone, fails.
 
 mod differences;
-mod packages;
+pub(crate) mod packages;
 mod places;
 mod snippets;
 

@@ -66,7 +66,7 @@ async fn run(code: &str) -> Report {
 }
 
 /// The virtual environment that `cargo xtask test` makes.
-fn python() -> PathBuf {
+pub(crate) fn python() -> PathBuf {
     let tools = std::env::var_os("FORGE_TEST_TOOLS").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/test-tools"),
         PathBuf::from,

@@ -22,7 +22,7 @@ OLD = {
     "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265), "setns": (308, 268),
     "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272),
     "finit_module": (313, 273), "seccomp": (317, 277), "bpf": (321, 280), "userfaultfd": (323, 282),
-    "shmget": (29, 194), "msgget": (68, 186), "mq_open": (240, 180), "settimeofday": (164, 170), "sethostname": (170, 161),
+    "shmget": (29, 194), "msgget": (68, 186), "mq_open": (240, 180), "semget": (64, 190), "rt_sigqueueinfo": (129, 138), "settimeofday": (164, 170), "sethostname": (170, 161),
 }
 NEW = {
     "pidfd_send_signal": 424, "io_uring_setup": 425, "open_tree": 428, "move_mount": 429, "fsopen": 430,

@@ -85,9 +85,9 @@ pub(in super::super) const VIEWS: &[Case] = &[
         "D14",
         "the same, where the other process belongs to the server's user",
         include_str!("../probes/neighbours.py"),
-        Control::AsRootWithout(
+        Control::ColdAsRootWithout(
             &[&["pid_namespace", "user_namespace", "landlock"]],
-            "an ordinary user gets no namespace without a user namespace",
+            "an ordinary user gets no namespace without a user namespace, and a fork no mount",
         ),
     ),
 ];
