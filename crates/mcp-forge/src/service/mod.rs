@@ -361,14 +361,17 @@ fn execution_id() -> Result<String, ServiceError> {
 
 /// The code itself stays out of the log: its hash names it without revealing it.
 fn start_fields(id: &str, checked: &Checked) -> Map<String, Value> {
-    fields(json!({
+    let mut started = fields(json!({
         "execution_id": id,
         "code_sha256": format!("{:x}", Sha256::digest(&checked.code)),
         "code_bytes": checked.code.len(),
-        "session_id": checked.session.as_ref().map(|session| &session.id),
         "tools": checked.tools,
         "resources": LimitsView::from(&checked.limits),
-    }))
+    }));
+    if let Some(session) = &checked.session {
+        started.insert("session_id".to_owned(), session.id.as_str().into());
+    }
+    started
 }
 
 fn end_fields(response: &ExecuteResponse) -> Map<String, Value> {

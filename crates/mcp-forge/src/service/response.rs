@@ -96,6 +96,7 @@ pub(super) fn assemble(
             // Where an interrupted turn was when it was interrupted.
             traceback: report
                 .error
+                .filter(|error| error.kind == "KeyboardInterrupt")
                 .map_or_else(String::new, |error| error.traceback),
             ..explained
         }),
@@ -156,6 +157,10 @@ pub(super) fn add_session(
                 " The session's interpreter is gone: {reason}. The next call in session `{id}` says so once and does not run its code."
             ),
         };
+        if response.outcome == "out_of_memory" {
+            let advice = " A session's limits are fixed when it starts: `delete_session` makes room for one with others.";
+            error.message.push_str(advice);
+        }
         error.message.push_str(&fate);
     }
     response.session_id = Some(id.to_string());

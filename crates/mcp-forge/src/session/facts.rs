@@ -25,6 +25,7 @@ struct Inside {
     is_running: bool,
     known: Known,
     not_kept: BTreeMap<String, String>,
+    is_erased: bool,
 }
 
 impl Facts {
@@ -35,6 +36,7 @@ impl Facts {
             is_running: false,
             known: Known::default(),
             not_kept: BTreeMap::new(),
+            is_erased: false,
         }))
     }
 
@@ -58,6 +60,15 @@ impl Facts {
 
     pub(super) fn set_not_kept(&self, not_kept: BTreeMap<String, String>) {
         self.lock().not_kept = not_kept;
+    }
+
+    /// Its end was a deletion, and that is done.
+    pub(super) fn erase(&self) {
+        self.lock().is_erased = true;
+    }
+
+    pub(super) fn is_erased(&self) -> bool {
+        self.lock().is_erased
     }
 
     pub(super) fn is_running(&self) -> bool {

@@ -9,7 +9,7 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -34,6 +34,12 @@ const PIECE_BYTES: usize = 512 << 10;
 
 /// Time for one piece.
 const PIECE_LIMIT: Duration = Duration::from_secs(10);
+
+/// Time for putting files back: who waits for the first turn waits for it.
+const PUT_BACK_LIMIT: Duration = Duration::from_mins(1);
+
+/// Files that cannot be put back before no more are tried.
+const MAX_PROBLEMS: usize = 10;
 
 /// The place of a session's files on the host.
 #[derive(Debug)]
@@ -165,7 +171,15 @@ impl Keep {
             .await
             .map_err(|error| CopyError::Host("the session's files".to_owned(), error))?;
         let (mut count, mut problems) = (0, Vec::new());
+        let started = Instant::now();
         for found in listing.files {
+            if problems.len() >= MAX_PROBLEMS || started.elapsed() > PUT_BACK_LIMIT {
+                problems.push(
+                    "further files were not put back into /workspace; they are kept on the host"
+                        .to_owned(),
+                );
+                break;
+            }
             let place = Arc::clone(&self.place);
             let path = found.path.clone();
             let opened = blocking(move || place.files.file(&path)).await;

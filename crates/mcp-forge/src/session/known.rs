@@ -3,7 +3,10 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::runner::wire::{FileState, InspectBounds, Inspected};
+use crate::{
+    runner::wire::{FileState, InspectBounds, Inspected},
+    turn::json_size,
+};
 
 /// Variables that are described.
 const VARIABLES: usize = 1000;
@@ -20,6 +23,9 @@ const NAME_BYTES: usize = 256;
 /// Columns of a frame, and dimensions of a shape.
 const COLUMNS: usize = 100;
 const DIMENSIONS: usize = 64;
+
+/// Bytes of all of it, beyond which variables are only named.
+const MAX_BYTES: u64 = 2 << 20;
 
 /// Threads that are named.
 const THREADS: usize = 100;
@@ -81,6 +87,12 @@ pub(super) fn bounded(mut told: Inspected, bounds: &InspectBounds) -> Inspected 
         shorten(name, NAME_BYTES);
     }
     told.files = files(told.files, bounds.files);
+    if json_size(&told) > MAX_BYTES {
+        for variable in &mut told.variables {
+            variable.dtypes.clear();
+            variable.repr = None;
+        }
+    }
     told
 }
 
@@ -159,7 +171,7 @@ mod tests {
         let kept = bounded(told, &bounds(10));
         assert_eq!(kept.files, [file("a"), file("b")]);
         assert_eq!(kept.variables[0].execution_id, None);
-        assert_eq!(kept.variables[0].dtypes.len(), 1);
+        assert_eq!(kept.variables[0].repr, None);
         // A million bytes of names, and the descriptions of a thousand variables.
         assert!(serde_json::to_string(&kept).unwrap().len() < 4_000_000);
     }

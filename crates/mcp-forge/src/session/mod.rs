@@ -270,9 +270,7 @@ impl Sessions {
             if let Some(handle) = live {
                 handle.stop.send_replace(Some(Stop::Deleted));
                 handle.finished.cancelled().await;
-                if *handle.stop.borrow() == Some(Stop::Deleted)
-                    && self.inner.store.session(name).await?.is_none()
-                {
+                if handle.facts.is_erased() {
                     return Ok(());
                 }
                 // It ended by itself meanwhile: what it left is deleted below.

@@ -79,6 +79,14 @@ pub(super) struct Task {
     pub(super) finished: CancellationToken,
 }
 
+/// However a task ends, a panic included, nobody waits for it any longer.
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.leave();
+        self.finished.cancel();
+    }
+}
+
 /// How a task came to its end.
 enum End {
     /// The interpreter is gone, for this reason.
@@ -120,7 +128,6 @@ impl Task {
                 });
             }
         }
-        self.finished.cancel();
     }
 
     async fn serve(&mut self, mut live: Live, first: Option<Message>) {
@@ -436,7 +443,8 @@ impl Task {
             .iter()
             .any(|message| matches!(message, Message::Turn(_)));
         let written = if is_deleted {
-            self.inner.erase(&self.name).await.map(|_| ())
+            let erased = self.inner.erase(&self.name).await;
+            erased.map(|_| self.facts.erase())
         } else {
             let lost = self.inner.store.lose(&self.name, &reason, is_told).await;
             lost.map_err(SessionError::from)

@@ -291,22 +291,92 @@ async fn many_are_made_and_deleted_at_once() {
 }
 
 #[tokio::test]
-async fn an_engine_that_cannot_fork_says_so_and_the_session_goes_on() {
+async fn a_fork_has_all_that_its_parent_had_and_goes_its_own_way() {
+    let directory = tempfile::tempdir().unwrap();
+    let (service, engine, control) = service_in(directory.path(), |config| {
+        config.sessions.max_concurrent = 3;
+    });
+    let me = Principal::local();
+    run(&service, "a", "set x 1\nwrite f.txt hello").await;
+    let forked = service.fork_session(&me, "a", Some("b")).await.unwrap();
+    assert_eq!(
+        (forked.session_id.as_str(), forked.forked_from.as_str()),
+        ("b", "a")
+    );
+    assert_eq!(run(&service, "b", "get x").await.result, json!("1"));
+    run(&service, "b", "set x 2\nwrite f.txt changed").await;
+    assert_eq!(run(&service, "a", "get x").await.result, json!("1"));
+    assert_eq!(engine.launches(), 1);
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    let (of_a, of_b) = (
+        service.session_file(&me, "a", "f.txt").await.unwrap(),
+        service.session_file(&me, "b", "f.txt").await.unwrap(),
+    );
+    assert_eq!(
+        (text(of_a.bytes), text(of_b.bytes)),
+        ("hello".to_owned(), "changed".to_owned())
+    );
+    let state = state_when(&service, "b", |state| {
+        state["all_variables"] == json!(["x"])
+    })
+    .await;
+    assert_eq!(
+        (&state["generation"], &state["state"]),
+        (&json!(1), &json!("live"))
+    );
+
+    let taken = service.fork_session(&me, "a", Some("b")).await.unwrap_err();
+    assert!(
+        taken.to_string().contains("there is a session `b` already"),
+        "{taken}"
+    );
+    let minted = service.fork_session(&me, "a", None).await.unwrap();
+    let full = service.fork_session(&me, "a", None).await.unwrap_err();
+    assert!(
+        full.to_string().contains("there are 3 sessions alive"),
+        "{full}"
+    );
+    service
+        .delete_session(&me, &minted.session_id)
+        .await
+        .unwrap();
+
+    let running = tokio::spawn({
+        let service = Arc::clone(&service);
+        async move { run(&service, "a", "gate\nthread").await }
+    });
+    state_when(&service, "a", |state| state["running"] == true).await;
+    let busy = service.fork_session(&me, "a", None).await.unwrap_err();
+    assert!(busy.to_string().contains("a turn is running"), "{busy}");
+    control.gate.add_permits(1);
+    running.await.unwrap();
+    let unfit = service.fork_session(&me, "a", None).await.unwrap_err();
+    assert_eq!(
+        unfit.to_string(),
+        "session `a` cannot be forked now: thread `worker` is alive"
+    );
+    assert_eq!(run(&service, "a", "get x").await.result, json!("1"));
+    let events = session_events(&service);
+    assert_eq!(events[..2], ["session.created a 1", "session.created b 1"]);
+    service.shutdown().await;
+    engine.wait_all_gone().await;
+}
+
+#[tokio::test]
+async fn only_a_live_session_can_be_forked() {
     let directory = tempfile::tempdir().unwrap();
     let (service, _, _) = service_in(directory.path(), |_| {});
     let me = Principal::local();
     run(&service, "a", "set x 1").await;
-    let error = service.fork_session(&me, "a", Some("b")).await.unwrap_err();
-    assert!(
-        error.to_string().contains("cannot fork live sessions"),
-        "{error}"
+    run(&service, "a", "die").await;
+    let lost = service.fork_session(&me, "a", None).await.unwrap_err();
+    assert_eq!(
+        lost.to_string(),
+        "session `a` has no live interpreter; run something in it first"
     );
-    let exists = service.fork_session(&me, "a", Some("a")).await.unwrap_err();
-    assert!(
-        exists
-            .to_string()
-            .contains("there is a session `a` already"),
-        "{exists}"
+    assert_eq!(
+        run(&service, "a", "get x").await.outcome,
+        "session_lost",
+        "it was not told yet"
     );
-    assert_eq!(run(&service, "a", "get x").await.result, json!("1"));
 }

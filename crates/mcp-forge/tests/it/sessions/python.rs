@@ -2,9 +2,10 @@
 //!
 //! One command a line: `set NAME VALUE`, `get NAME`, `print TEXT`, `write PATH TEXT`, `remove PATH`,
 //! `read PATH`, `sleep` (until interrupted), `hang` (for ever), `die`, `late TEXT` (output once the
-//! turn is over), `tool NAME` (calls it), `gate` (waits for the test), `boast` (claims absurd things).
+//! turn is over), `tool NAME` (calls it), `gate` (waits for the test), `boast` (claims absurd things),
+//! `thread` (starts one, so that no copy can be made).
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, pin::Pin, sync::Arc};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use mcp_forge::runner::wire::{
@@ -40,6 +41,7 @@ struct Python {
     clock: u64,
     late: Vec<(String, String)>,
     boasts: bool,
+    has_thread: bool,
 }
 
 enum Ended {
@@ -57,12 +59,20 @@ impl Python {
             clock: 1,
             late: Vec::new(),
             boasts: false,
+            has_thread: false,
         }
     }
 
     async fn run(mut self) {
         loop {
-            match self.runner.receive().await {
+            let request = match self.runner.receive_or_branch().await {
+                Ok(request) => request,
+                Err(copy) => {
+                    self.branch(*copy).await;
+                    continue;
+                }
+            };
+            match request {
                 Request::StartSession {} => {
                     let shell = "plain".to_owned();
                     self.runner.send(&Event::SessionStarted { shell }).await;
@@ -108,9 +118,25 @@ impl Python {
                     self.runner.send(&answer).await;
                 }
                 Request::ToolResult { .. } => {}
-                Request::Branch {} => panic!("the fake engine sends no descriptors"),
+                Request::Branch {} => panic!("the fake engine gives descriptors its own way"),
             }
         }
+    }
+
+    async fn branch(&mut self, mut runner: Runner) {
+        let error = self
+            .has_thread
+            .then(|| "thread `worker` is alive".to_owned());
+        let pid = error.is_none().then_some(42);
+        if error.is_none() {
+            let python = "3.11.7".to_owned();
+            runner.send(&Event::Ready { python }).await;
+            let mut copy = Self::new(runner, self.control.clone());
+            copy.variables.clone_from(&self.variables);
+            copy.files.clone_from(&self.files);
+            tokio::spawn(boxed(copy));
+        }
+        self.runner.send(&Event::Branched { pid, error }).await;
     }
 
     async fn execute(&mut self, code: &str, id: &str) -> Ended {
@@ -150,6 +176,7 @@ impl Python {
                 "late" => self.late.push((id.to_owned(), rest.to_owned())),
                 "gate" => self.control.gate.acquire().await.unwrap().forget(),
                 "boast" => self.boasts = true,
+                "thread" => self.has_thread = true,
                 "tool" => {
                     let call = Event::ToolCall {
                         call_id: 7,
@@ -239,6 +266,11 @@ impl Python {
             error: None,
         }
     }
+}
+
+/// A task that starts one of its own kind needs a type that does not contain itself.
+fn boxed(python: Python) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    Box::pin(python.run())
 }
 
 fn raised(kind: &str, message: &str) -> Box<Done> {
