@@ -9,6 +9,10 @@ from posix import _exit
 from . import execution, hooks, originals
 from .channel import Channel
 
+# In place of a module's name: all that a session needs, its shell included.
+SESSION = "mcp_forge_runner.session"
+
+
 def main(control_fd: int = 3) -> None:
     """Runs turns from the socket `control_fd` until it closes. Does not return."""
     prepare()
@@ -26,6 +30,8 @@ def prepare(modules=()) -> None:
     for name in names:
         try:
             __import__(name)
+            if name == SESSION:
+                sys.modules[name].preload()
         except Exception:
             # A missing or broken package is the business of the turn that imports it.
             continue
@@ -42,6 +48,10 @@ def serve(control_fd: int) -> None:
     channel.send({"type": "ready", "python": sys.version.split()[0]})
     while True:
         request = channel.receive()
+        if request is not None and request.get("type") == "start_session":
+            from . import session
+
+            session.serve(channel)
         if request is None or request.get("type") != "execute":
             # The server hung up, or talks a protocol that we do not know.
             _exit(0 if request is None else 70)

@@ -32,7 +32,7 @@ class TooLarge(Exception):
 class Channel:
     """One connection. Any thread may send and call; only the main thread receives requests."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, watch_forks: bool = True) -> None:
         self.pid = getpid()
         self.fd = fd
         self.identity = identify(fd)
@@ -45,7 +45,8 @@ class Channel:
         self.requests = []
         self.waiting = {}
         self.last_call_id = 0
-        register_at_fork(after_in_child=self.forget)
+        if watch_forks:
+            register_at_fork(after_in_child=self.forget)
 
     def in_owner(self) -> bool:
         """Whether this is the process that was started, not a child it forked."""
@@ -68,8 +69,16 @@ class Channel:
             if last:
                 with self.state:
                     self.is_open = False
-            while frame:
-                frame = frame[write(self.fd, frame) :]
+            self.write_all(frame)
+
+    def write_all(self, frame: memoryview) -> None:
+        """Writes a frame to its end. The caller holds `sending`."""
+        while frame:
+            frame = frame[write(self.fd, frame) :]
+
+    def finish_turn(self, payload: bytes) -> None:
+        """Sends a turn's `done`, after which nothing of the turn is sent."""
+        self.send_encoded(payload, last=True)
 
     def receive(self):
         """The next request, or None when the server hung up. Reopens the channel for a turn."""
@@ -124,7 +133,7 @@ class Channel:
     def read_answers(self) -> None:
         """The reader thread: hands each answer to its call until none waits."""
         try:
-            while True:
+            while self.frame_is_due():
                 message = self.read_frame()
                 if message is None or message.get("type") != "tool_result":
                     self.requests.append(message)
@@ -141,13 +150,17 @@ class Channel:
         finally:
             self.reader.release()
 
-    def abandon_calls(self) -> None:
-        """Wakes every call that can no longer be answered."""
+    def frame_is_due(self) -> bool:
+        """Whether the reader thread is to read on."""
+        return True
+
+    def abandon_calls(self, answer=None) -> None:
+        """Wakes every call that can no longer be answered. None: the connection is lost."""
         with self.state:
             self.reading = False
             calls, self.waiting = self.waiting, {}
         for deliver in calls.values():
-            deliver(None)
+            deliver(answer)
 
     def read_frame(self):
         """One message, or None when the stream has ended or makes no sense."""

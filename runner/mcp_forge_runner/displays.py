@@ -105,6 +105,10 @@ class Displays:
             return None
         if is_figure(value):
             self.shown_figures.append(value)
+        return self.take_room(data)
+
+    def take_room(self, data: dict):
+        """The result's bundle, or None if there is no room for it."""
         with self.lock:
             room = min(self.room, MAX_DISPLAY_BYTES)
             size = len(encode(data))

@@ -10,7 +10,7 @@ from sys import setprofile, settrace
 
 from . import hooks, originals, values
 from .originals import MONITORING_TOOLS, set_events
-from .channel import Closed, encode
+from .channel import Channel, Closed, encode
 from .reprs import bounded_repr, class_mro, class_name, safe_str, traceback_of
 
 FILENAME = "<execution>"
@@ -34,16 +34,27 @@ LAST_RESORT = encode(
     }
 )
 
+# Values that show themselves without help.
+PLAIN = (type(None), bool, int, float, str)
+
+# Of the first turn. Made before anything of its size was ever given back.
+reserves = [bytes(RESERVE_BYTES)]
+
 class_of_module = type(sys)
 standard_streams = [stream for stream in (sys.stdout, sys.stderr) if stream is not None]
 
 
 def run_turn(channel, request: dict) -> None:
     """Runs an `execute` request and sends its `done`. In a forked child it does not return."""
-    originals.begin_turn()
-    turn = Turn(channel, request)
+    run(Turn(channel, request))
+
+
+def run(turn) -> None:
+    """Runs a turn to its `done`, whatever its code does. In a forked child it does not return."""
+    channel = turn.channel
     try:
         try:
+            originals.begin_turn()
             turn.execute()
         except BaseException as caught:
             turn.problem = caught
@@ -70,31 +81,42 @@ def run_turn(channel, request: dict) -> None:
     flush_streams()
     originals.settle()
     try:
-        channel.send_encoded(payload, last=True)
+        channel.finish_turn(payload)
     except (OSError, Closed):
         # User code closed or replaced the connection; the server sees the process end.
         _exit(71)
 
 
-class Nowhere:
-    """The channel of a rehearsal: nothing is sent on it."""
+class Rehearsal(Channel):
+    """A connection that brings one request; what is answered goes nowhere."""
 
-    def in_owner(self) -> bool:
-        return True
+    def __init__(self, request: dict) -> None:
+        super().__init__(1, watch_forks=False)
+        payload = encode(request)
+        self.rest = len(payload).to_bytes(4, "big") + payload
+
+    def read_exactly(self, length: int) -> bytes:
+        piece, self.rest = self.rest[:length], self.rest[length:]
+        return piece
+
+    def write_all(self, frame: memoryview) -> None:
+        del frame
 
 
 def rehearse() -> None:
-    """Runs a small turn whose report goes nowhere. Nothing that the next turn can see stays."""
+    """Runs a small turn for nobody. Nothing of it stays that the next turn can see."""
     caps = {"result_bytes": 1000, "repr_chars": 1000, "display_bytes": 1000, "displays": 1}
-    turn = Turn(Nowhere(), {"code": "value = 1\nvalue", "tools": [], "caps": caps})
-    originals.begin_turn()
-    turn.execute()
-    turn.report()
-    originals.settle()
+    channel = Rehearsal({"type": "execute", "code": "value = 1\nvalue", "tools": [], "caps": caps})
+    turn = Turn(channel, channel.receive())
+    reserves.append(turn.reserve)
+    run(turn)
+    originals.state.is_used = False
 
 
 class Turn:
     """The state of one turn."""
+
+    filename = FILENAME
 
     def __init__(self, channel, request: dict) -> None:
         caps = request["caps"]
@@ -109,14 +131,17 @@ class Turn:
         self.truncated = {}
         self.value, self.problem = None, None
         # Given back when the code has ended, so that a MemoryError can be reported.
-        # `bytes`, because its zeros are never written: the reserve takes addresses, no memory.
-        self.reserve = bytes(RESERVE_BYTES)
+        self.reserve = self.make_reserve()
+
+    def make_reserve(self):
+        """Memory to fall back on: addresses only, for its zeros are never written."""
+        return reserves.pop() if reserves else bytes(RESERVE_BYTES)
 
     def execute(self):
         """Runs the code and keeps the value of its last expression, or raises what it raises."""
-        source = normalize(self.code)
+        source = normalize(self.code, FILENAME)
         self.lines = [line + "\n" for line in source.split("\n")]
-        codes, has_value = compile_source(source)
+        codes, has_value = compile_source(source, FILENAME)
         module = self.make_module()
         value = None
         if any(code.co_flags & CO_COROUTINE for code in codes):
@@ -174,9 +199,13 @@ class Turn:
 
     def adjust_linecache(self, module) -> None:
         """Whoever formats a traceback finds the code's lines."""
-        from .tracebacks import register_source
+        from .tracebacks import register_sources
 
-        register_source(module, FILENAME, self.lines)
+        register_sources(module, self.sources())
+
+    def sources(self) -> dict:
+        """The lines of the code that tracebacks may go through, by file name."""
+        return {FILENAME: self.lines}
 
     def adjust_spawn(self, module) -> None:
         """Children of `multiprocessing` that are not forked import `__main__` from a file.
@@ -191,16 +220,34 @@ class Turn:
     def report(self) -> bytes:
         """The `done` message. Calls the value's own methods, so anything may happen in it."""
         done = {"type": "done"}
+        if self.is_simple():
+            self.describe_value(done)
+            return self.encode_done(done)
         with originals.Lent():
             if self.problem is not None:
                 done["error"] = self.describe(self.problem)
-            elif self.value is not None:
-                self.describe_result(self.value, done)
+            else:
+                self.describe_value(done)
             self.show_figures()
             if self.displays is not None:
                 self.displays.finish()
                 self.note("displays", self.displays.left_out)
         return self.encode_done(done)
+
+    def is_simple(self) -> bool:
+        """Whether nothing but our own code is needed for the report: it is, for a plain value."""
+        has_plots = "matplotlib.pyplot" in sys.__dict__.get("modules", "matplotlib.pyplot")
+        is_plain = self.problem is None and type(self.value) in PLAIN
+        return is_plain and self.displays is None and not has_plots
+
+    def describe_value(self, done: dict) -> None:
+        """What the code's value, if there is one, adds to `done`."""
+        if self.value is not None:
+            self.describe_result(self.value, done)
+
+    def calm(self) -> None:
+        """After the value's own methods ran: nothing of theirs stays armed."""
+        originals.settle()
 
     def show_figures(self) -> None:
         """Figures that are still open are displayed, as in a notebook."""
@@ -210,7 +257,7 @@ class Turn:
             self.get_displays().flush_figures()
         except BaseException:
             # A figure that cannot be drawn: its `savefig` would have told the user why.
-            originals.settle()
+            self.calm()
 
     def describe(self, problem) -> dict:
         """The exception for `done`. Of a MemoryError the variables are dropped before."""
@@ -219,7 +266,7 @@ class Turn:
         try:
             from .tracebacks import describe
 
-            error, left_out = describe(problem, FILENAME, self.lines, self.repr_chars)
+            error, left_out = describe(problem, self.sources(), self.repr_chars)
             self.note("traceback", left_out)
             return error
         except BaseException:
@@ -229,16 +276,22 @@ class Turn:
 
     def describe_result(self, value, done: dict) -> None:
         """The value in its three forms: as JSON, as `repr`, and as MIME bundle if it has one."""
-        if type(value) not in (str, int, float, bool, list, dict, tuple):
-            done["result_display"] = self.get_displays().result_bundle(value)
-            if done["result_display"] is None:
-                del done["result_display"]
-            originals.settle()
+        shown = self.bundle_of(value)
+        if shown is not None:
+            done["result_display"] = shown
         done["result"], left_out = values.to_json(value, self.result_bytes)
         self.note("result", left_out)
-        originals.settle()
+        self.calm()
         done["result_repr"], left_out = bounded_repr(value, self.repr_chars)
         self.note("result_repr", left_out)
+
+    def bundle_of(self, value):
+        """The value's MIME bundle, or None where it has no more to show than text."""
+        if type(value) in (str, int, float, bool, list, dict, tuple):
+            return None
+        shown = self.get_displays().result_bundle(value)
+        self.calm()
+        return shown
 
     def note(self, field: str, left_out: int) -> None:
         """Remembers how much of a field was left out."""
@@ -256,46 +309,47 @@ class Turn:
         return payload
 
 
-def normalize(code: str) -> str:
+def normalize(code: str, filename: str) -> str:
     """The source with `\\n` line ends and without a byte order mark, as a file would be read."""
     code = code.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     place = code.find("\0")
     if place >= 0:
-        refuse_source(code, place, "source code cannot contain null bytes")
+        refuse_source(code, place, filename, "source code cannot contain null bytes")
     if not code.isascii():
         try:
             code.encode("utf-8")
         except UnicodeEncodeError as problem:
-            refuse_source(code, problem.start, "source code cannot contain lone surrogates")
+            refuse_source(code, problem.start, filename, "source code cannot contain lone surrogates")
     return code
 
 
-def refuse_source(code: str, place: int, message: str):
+def refuse_source(code: str, place: int, filename: str, message: str):
     """A SyntaxError that points at the place."""
     line = code.count("\n", 0, place) + 1
     start = code.rfind("\n", 0, place) + 1
     text = code[start : place + 1].replace("\0", " ").encode("utf-8", "replace").decode()
-    raise SyntaxError(message, (FILENAME, line, place - start + 1, text))
+    raise SyntaxError(message, (filename, line, place - start + 1, text))
 
 
-def compile_source(source: str):
+def compile_source(source: str, filename: str, flags: int = 0):
     """The code objects of the statements and of the last expression; whether it has a value.
 
     The value of a last expression that ends in a semicolon is not wanted, as in notebooks.
+    `flags` are those of `from __future__` imports that are in force already.
     """
-    flags = TOP_LEVEL_AWAIT
-    tree = compile(source, FILENAME, "exec", flags | ONLY_AST, dont_inherit=True)
+    flags |= TOP_LEVEL_AWAIT
+    tree = compile(source, filename, "exec", flags | ONLY_AST, dont_inherit=True)
     last = tree.body[-1] if tree.body else None
     if last is None or type(last).__name__ != "Expr" or ends_in_semicolon(source, last):
-        return [compile(tree, FILENAME, "exec", flags, dont_inherit=True)], False
+        return [compile(tree, filename, "exec", flags, dont_inherit=True)], False
     del tree.body[-1]
     codes = []
     if tree.body:
-        codes.append(compile(tree, FILENAME, "exec", flags, dont_inherit=True))
+        codes.append(compile(tree, filename, "exec", flags, dont_inherit=True))
         flags |= codes[0].co_flags & FUTURE_FLAGS
     from _ast import Expression
 
-    codes.append(compile(Expression(last.value), FILENAME, "eval", flags, dont_inherit=True))
+    codes.append(compile(Expression(last.value), filename, "eval", flags, dont_inherit=True))
     return codes, True
 
 

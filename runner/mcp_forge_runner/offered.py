@@ -39,8 +39,13 @@ def offer(stubs: list, channel, display) -> dict:
     list_tools.__name__ = list_tools.__qualname__ = "tools"
     list_tools.__module__ = "mcp_forge"
     names = {"ToolError": ToolError, "display": display}
-    module = type(sys)("mcp_forge", "What MCP-Forge adds to this Python: tools, ToolError, display.")
+    module = make_module()
     module.__dict__.update(tools, **names, tools=list_tools)
     module.__all__ = [*tools, *names, "tools"]
     sys.modules["mcp_forge"] = module
     return {**tools, **names}
+
+
+def make_module():
+    """The module `mcp_forge`, still empty."""
+    return type(sys)("mcp_forge", "What MCP-Forge adds to this Python: tools, ToolError, display.")

@@ -89,11 +89,28 @@ def settle() -> None:
             continue
 
 
+class State:
+    """Whether user code has run in this process."""
+
+    is_used = False
+
+
+state = State()
+
+
 def begin_turn() -> None:
     """Mends what an earlier turn tore out, and gives SIGINT its usual meaning."""
-    for name, value in BUILTINS.items():
-        live_builtins.setdefault(name, value)
-    put_back_modules()
+    if state.is_used:
+        # Costs a fork a copy of every page that holds a builtin.
+        for name, value in BUILTINS.items():
+            live_builtins.setdefault(name, value)
+        put_back_modules()
+    state.is_used = True
+    begin_interrupts()
+
+
+def begin_interrupts() -> None:
+    """From here on SIGINT is a KeyboardInterrupt."""
     signal(_signal.SIGINT, _signal.default_int_handler)
 
 

@@ -8,21 +8,24 @@ from sys import settrace
 from .originals import Lent
 from .reprs import class_name, cut_middle, safe_str, traceback_of
 
-OWN_DIRECTORY = os.path.dirname(__file__) or "<mcp_forge_runner>"
+# Frames of files below these are not the user's; a session's shell adds its own.
+HIDDEN_DIRECTORIES = [os.path.dirname(__file__) or "<mcp_forge_runner>"]
+# How the names begin under which the user's code is compiled.
+USER_CODE = "<execution"
 # Of a deeper stack only the innermost frames are read.
 MAX_FRAMES = 5000
 
 
-def describe(problem: BaseException, filename: str, lines: list, limit: int):
+def describe(problem: BaseException, sources: dict, limit: int):
     """The `error` of a `done` message, and the number of characters left out. Never raises.
 
-    `filename` and `lines` are those of the user's code; `limit` is in characters.
+    `sources` are the lines of the user's code by file name; `limit` is in characters.
     """
     try:
-        text = format_exception(problem, filename, lines)
+        text = format_exception(problem, sources)
     except BaseException:
         settrace(None)  # what `__str__` left behind; before the next call
-        text = format_plainly(problem, filename, lines)
+        text = format_plainly(problem, sources)
     text, left_out = cut_middle(text, limit)
     message = cut_middle(message_of(problem), limit)[0]
     return {"type": class_name(type(problem)), "message": message, "traceback": text}, left_out
@@ -33,29 +36,29 @@ def message_of(problem: BaseException) -> str:
     return safe_str(problem)
 
 
-def format_exception(problem: BaseException, filename: str, lines: list) -> str:
+def format_exception(problem: BaseException, sources: dict) -> str:
     """By the standard library, with its builtins and imports as they were at the start."""
     with Lent():
         import linecache
         import traceback
 
-        register_source(linecache, filename, lines)
+        register_sources(linecache, sources)
         report = traceback.TracebackException(
             type(problem), problem, traceback_of(problem), limit=-MAX_FRAMES, compact=True
         )
-        hide_own_frames(report, filename)
+        hide_own_frames(report)
         return "".join(report.format())
 
 
-def register_source(linecache, filename: str, lines: list) -> None:
+def register_sources(linecache, sources: dict) -> None:
     """Lets tracebacks and `inspect.getsource` find the user's code, which is in no file."""
-    size = sum(map(len, lines))
-    linecache.cache[filename] = (size, None, lines, filename)
+    for filename, lines in sources.items():
+        linecache.cache[filename] = (sum(map(len, lines)), None, lines, filename)
 
 
-def hide_own_frames(report, filename: str) -> None:
+def hide_own_frames(report) -> None:
     """Removes the runner's frames from a report and from all that it refers to."""
-    outer = next((i for i, f in enumerate(report.stack) if f.filename == filename), None)
+    outer = next((i for i, f in enumerate(report.stack) if f.filename.startswith(USER_CODE)), None)
     # What called the user's code: the runner and, if it awaits, asyncio.
     del report.stack[: len(report.stack) if outer is None else outer]
     seen, reports = set(), [report]
@@ -72,10 +75,10 @@ def hide_own_frames(report, filename: str) -> None:
 
 
 def is_own(filename: str) -> bool:
-    return filename.startswith(OWN_DIRECTORY)
+    return filename.startswith(tuple(HIDDEN_DIRECTORIES))
 
 
-def format_plainly(problem: BaseException, filename: str, lines: list) -> str:
+def format_plainly(problem: BaseException, sources: dict) -> str:
     """The same by hand, for when the standard library cannot."""
     parts = ["Traceback (most recent call last):\n"]
     step = traceback_of(problem)
@@ -83,7 +86,8 @@ def format_plainly(problem: BaseException, filename: str, lines: list) -> str:
         code = step.tb_frame.f_code
         if not is_own(code.co_filename):
             parts.append(f'  File "{code.co_filename}", line {step.tb_lineno}, in {code.co_name}\n')
-            if code.co_filename == filename and 0 < step.tb_lineno <= len(lines):
+            lines = sources.get(code.co_filename, ())
+            if 0 < step.tb_lineno <= len(lines):
                 parts.append("    " + lines[step.tb_lineno - 1].strip() + "\n")
         step = step.tb_next
     if len(parts) == 1:

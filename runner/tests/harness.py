@@ -5,11 +5,13 @@ import json
 import os
 import pathlib
 import select
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 
 RUNNER = pathlib.Path(__file__).resolve().parent.parent
@@ -20,6 +22,23 @@ import sys
 sys.path.insert(0, {path!r})
 from mcp_forge_runner.__main__ import main
 main({fd})
+"""
+# A session where IPython cannot be found, wherever these tests run.
+PLAIN = "import sys; sys.modules['IPython'] = None" + BOOTSTRAP
+# As a zygote does it: the shell is made before the fork.
+PRELOADED = """
+import os, sys
+sys.path.insert(0, {path!r})
+from mcp_forge_runner.__main__ import prepare, serve
+before = os.listdir("/proc/self/fd")
+prepare(["mcp_forge_runner.session"])
+assert os.listdir("/proc/self/fd") == before
+assert len(os.listdir("/proc/self/task")) == 1
+pid = os.fork()
+if not pid:
+    serve({fd})
+os.close({fd})
+os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 DEADLINE = 60
 reported = []
@@ -187,6 +206,129 @@ class RunnerCase(unittest.TestCase):
         """Ends the runner and waits, so that all of its output is there."""
         self.runner.close()
         return self.runner.stdout, self.runner.stderr
+
+
+class Session(Runner):
+    """A runner whose connection is a session's."""
+
+    def __init__(self, bootstrap=PLAIN):
+        super().__init__(bootstrap)
+        self.late = []
+        self.turns = 0
+        self.send({"type": "start_session"})
+        started = self.receive()
+        assert started.keys() == {"type", "shell"} and started["type"] == "session_started", started
+        self.shell = started["shell"]
+
+    def start(self, code, tools=(), execution_id=None, **caps):
+        self.turns += 1
+        self.send(
+            {
+                "type": "execute",
+                "code": code,
+                "tools": list(tools),
+                "caps": {**CAPS, **caps},
+                "execution_id": execution_id or f"e{self.turns}",
+            }
+        )
+
+    def receive(self):
+        """The next event that is no late one; those are collected."""
+        while True:
+            event = super().receive()
+            if event is None or event["type"] not in ("late_output", "late_display"):
+                return event
+            self.late.append(event)
+
+    def ask(self, message):
+        self.send(message)
+        return self.receive()
+
+    def inspect(self, **bounds):
+        limits = {"variables": 2000, "repr_chars": 120, "files": 100, "budget_ms": 5000, **bounds}
+        answer = self.ask({"type": "inspect", "bounds": limits})
+        assert answer["type"] == "inspected", answer
+        return answer
+
+    def late_text(self, execution_id, stream="stdout"):
+        return "".join(
+            event["text"]
+            for event in self.late
+            if event["type"] == "late_output"
+            and (event["execution_id"], event["stream"]) == (execution_id, stream)
+        )
+
+    def wait_for_late(self, condition):
+        """Reads late events until the condition holds."""
+        end = time.monotonic() + DEADLINE
+        while not condition():
+            assert time.monotonic() < end, self.late
+            if select.select([self.socket], [], [], 0.1)[0]:
+                event = Runner.receive(self)
+                assert event is not None and event["type"].startswith("late_"), event
+                self.late.append(event)
+
+    def interrupt(self):
+        self.process.send_signal(signal.SIGINT)
+
+    def wait_for_output(self, text, stream="stdout"):
+        end = time.monotonic() + DEADLINE
+        while text not in self.output[stream].decode():
+            assert time.monotonic() < end, self.output
+            time.sleep(0.01)
+
+    def branch(self):
+        """The answer, and the branch if there is one."""
+        ours, theirs = socket.socketpair()
+        out, err = os.pipe(), os.pipe()
+        payload = json.dumps({"type": "branch"}).encode()
+        frame = len(payload).to_bytes(4, "big") + payload
+        socket.send_fds(self.socket, [frame], [theirs.fileno(), out[1], err[1]])
+        theirs.close()
+        os.close(out[1])
+        os.close(err[1])
+        answer = self.receive()
+        if "pid" in answer:
+            return answer, Branch(ours, out[0], err[0], answer["pid"])
+        for fd in (out[0], err[0]):
+            os.close(fd)
+        ours.close()
+        return answer, None
+
+
+class Branch(Session):
+    """A branch of a session: the same conversation on its own connection."""
+
+    def __init__(self, connection, out, err, pid):
+        self.socket, self.pid, self.turns = connection, pid, 0
+        self.socket.settimeout(DEADLINE)
+        self.displays, self.calls, self.late = [], [], []
+        self.fds = {"stdout": out, "stderr": err}
+        self.output = {"stdout": bytearray(), "stderr": bytearray()}
+        self.ready = self.receive()
+        assert self.ready["type"] == "ready", self.ready
+
+    def interrupt(self):
+        os.kill(self.pid, signal.SIGINT)
+
+    def close(self):
+        """Hangs up, and reads the output to its end."""
+        self.socket.close()
+        for name, fd in self.fds.items():
+            while part := os.read(fd, 1 << 16):
+                self.output[name] += part
+            os.close(fd)
+        self.fds = {}
+
+
+class SessionCase(RunnerCase):
+    """A test with a fresh session in `self.runner`; `BOOTSTRAP` decides which shell it has."""
+
+    BOOTSTRAP = PLAIN
+
+    def setUp(self):
+        self.runner = Session(self.BOOTSTRAP)
+        self.addCleanup(self.runner.close)
 
 
 def strict_loads(data):

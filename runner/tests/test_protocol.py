@@ -172,9 +172,9 @@ class Forked(unittest.TestCase):
         runner = Runner(FORKING)
         self.addCleanup(runner.close)
         done = runner.execute(
-            "import sys\n['decimal' in sys.modules, 'mcp_forge_runner.tools' in sys.modules, __name__, sys.argv]"
+            "import sys\n['decimal' in sys.modules, __name__, sys.argv]"
         )
-        self.assertEqual(done["result"], [True, True, "__main__", [""]])
+        self.assertEqual(done["result"], [True, "__main__", [""]])
         self.assertIn("1/0", runner.execute("import traceback\n1/0")["error"]["traceback"])
         runner.execute("print('out')")
         runner.close()

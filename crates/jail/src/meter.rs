@@ -1,6 +1,6 @@
 //! Where the use of a living sandbox is read: by the server, which owes an answer before the end.
 
-use std::{fs, path::PathBuf};
+use std::{fs::File, os::unix::fs::FileExt, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -22,10 +22,12 @@ impl Meter {
     /// CPU time of all its processes so far, in milliseconds. Without a cgroup, of those that live
     /// and their ended children, and no finer than 10 ms.
     pub fn cpu_ms(&self) -> Option<u64> {
-        match &self.cpu {
-            Some((path, divisor)) => Some(count(path)? / divisor),
-            None => Some(watch::children_cpu_ms(self.init)),
-        }
+        self.open().cpu_ms()
+    }
+
+    /// Highest use of memory so far, in bytes, where a cgroup counts it.
+    pub fn memory_peak(&self) -> Option<u64> {
+        self.open().memory_peak()
     }
 
     /// Whether a cgroup counts, and holds, its memory.
@@ -33,18 +35,54 @@ impl Meter {
         self.memory_peak.is_some()
     }
 
-    /// Highest use of memory so far, in bytes, where a cgroup counts it.
-    pub fn memory_peak(&self) -> Option<u64> {
-        count(self.memory_peak.as_ref()?)
+    /// Looks the files up, once for all readings: that takes longer than to read them.
+    pub fn open(&self) -> OpenMeter {
+        let open = |path: &PathBuf| File::open(path).ok();
+        OpenMeter {
+            init: self.init,
+            cpu: self
+                .cpu
+                .as_ref()
+                .map(|(path, divisor)| (open(path), *divisor)),
+            memory_peak: self.memory_peak.as_ref().and_then(open),
+        }
     }
 }
 
-/// The number in a file that holds one, or the one on its `usage_usec` line.
-fn count(path: &PathBuf) -> Option<u64> {
-    let text = fs::read_to_string(path).ok()?;
-    let number = text
-        .lines()
-        .find_map(|line| line.strip_prefix("usage_usec "))
-        .unwrap_or(&text);
+/// A meter whose files are open.
+#[derive(Debug)]
+pub struct OpenMeter {
+    init: i32,
+    cpu: Option<(Option<File>, u64)>,
+    memory_peak: Option<File>,
+}
+
+impl OpenMeter {
+    /// As [`Meter::cpu_ms`].
+    pub fn cpu_ms(&self) -> Option<u64> {
+        match &self.cpu {
+            Some((file, divisor)) => Some(count(file.as_ref()?)? / divisor),
+            None => Some(watch::children_cpu_ms(self.init)),
+        }
+    }
+
+    /// As [`Meter::memory_peak`].
+    pub fn memory_peak(&self) -> Option<u64> {
+        count(self.memory_peak.as_ref()?)
+    }
+
+    /// As [`Meter::is_counted`].
+    pub const fn is_counted(&self) -> bool {
+        self.memory_peak.is_some()
+    }
+}
+
+/// The number in a file that holds one, or the one on its `usage_usec` line, which is the first.
+fn count(file: &File) -> Option<u64> {
+    let mut space = [0; 64];
+    let length = file.read_at(&mut space, 0).ok()?;
+    let text = std::str::from_utf8(&space[..length]).ok()?;
+    let line = text.lines().next()?;
+    let number = line.strip_prefix("usage_usec ").unwrap_or(line);
     number.trim().parse().ok()
 }

@@ -11,7 +11,7 @@ use std::{
 
 use jail::{
     launch::{INTERRUPT, MAX_REPORT_BYTES, USED, frame},
-    meter::Meter,
+    meter::{Meter, OpenMeter},
     spec::{Cause, JailSpec, Report, State},
 };
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
@@ -155,7 +155,7 @@ pub(super) struct LifeLine {
     /// keeper outlives its forks.
     process: Option<tokio::process::Child>,
     /// Known once the sandbox is sealed.
-    meter: Option<Meter>,
+    meter: Option<OpenMeter>,
 }
 
 impl LifeLine {
@@ -211,7 +211,7 @@ impl LifeLine {
             })?
             .map_err(|error| LaunchError::Start(error.to_string()))?;
         if let Report::Entered { meter, .. } = &report {
-            self.meter.clone_from(meter);
+            self.meter = meter.as_ref().map(Meter::open);
         }
         Ok(report)
     }

@@ -1,0 +1,89 @@
+"""One turn of a session: like any other, but its names stay, and its value is shown while it runs."""
+
+from .originals import BUILTINS as __builtins__
+
+from _signal import SIGINT, signal
+from mmap import mmap
+
+from . import originals
+from .attribution import Origin
+from .execution import RESERVE_BYTES, Turn
+from .reprs import bounded_repr
+
+
+class SessionTurn(Turn):
+    """The state of one turn of a session."""
+
+    def __init__(self, session, request: dict) -> None:
+        super().__init__(session.channel, request)
+        self.session = session
+        session.turns += 1
+        self.filename = f"<execution {session.turns}>"
+        self.origin = Origin(request.get("execution_id") or f"turn-{session.turns}")
+        self.codes = []
+        self.described = {}
+        self.shown = None
+        self.updates = {}
+        self.was_interrupted = False
+
+    def make_reserve(self):
+        # Of all that were given back before, the allocator would clear every page.
+        return mmap(-1, RESERVE_BYTES)
+
+    def execute(self) -> None:
+        """Runs the code and describes its value, all of which an interrupt can end."""
+        self.session.begin(self)
+        try:
+            value = self.session.shell.run(self)
+        finally:
+            self.session.kept.take()
+            self.show_figures()
+            self.show_updates()
+        if value is not None:
+            # Its methods may swallow an interrupt; `calm` raises it again.
+            signal(SIGINT, self.interrupt)
+            with originals.Lent():
+                self.describe_result(value, self.described)
+            self.calm()
+
+    def describe_value(self, done: dict) -> None:
+        done.update(self.described)
+
+    def sources(self) -> dict:
+        return self.session.sources
+
+    def interrupt(self, number, frame):
+        """An interrupt while the value is shown."""
+        self.was_interrupted = True
+        raise KeyboardInterrupt
+
+    def calm(self) -> None:
+        originals.settle()
+        signal(SIGINT, self.interrupt)
+        if self.was_interrupted:
+            self.described = {}
+            raise KeyboardInterrupt
+
+    def report(self) -> bytes:
+        # Its figures were shown, and an interrupt must not be due in the middle of the report.
+        self.show_figures = nothing
+        return super().report()
+
+    def bundle_of(self, value):
+        """As the shell showed it, else as for a stateless turn."""
+        if self.shown is None:
+            return super().bundle_of(value)
+        data = self.shown
+        says_no_more = len(data) < 2 and data.get("text/plain") == bounded_repr(value, self.repr_chars)[0]
+        self.calm()
+        return None if says_no_more or not data else self.get_displays().take_room(data)
+
+    def show_updates(self) -> None:
+        """Displays that were updated are shown once more, as they are at the end."""
+        updates, self.updates = self.updates, {}
+        for data, metadata in updates.values():
+            self.get_displays().publish(data, metadata)
+
+
+def nothing() -> None:
+    """In place of a method that has done its work."""
