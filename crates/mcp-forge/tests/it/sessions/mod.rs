@@ -18,6 +18,7 @@ mod files;
 mod lifecycle;
 mod protocol;
 mod python;
+mod real;
 mod turns;
 
 struct Quiet;
