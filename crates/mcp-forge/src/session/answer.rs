@@ -69,7 +69,7 @@ pub(super) fn answer_all(
                 let _ = job.reply.send(answer());
             }
             // A dropped reply tells that there is no interpreter any more.
-            Message::Fork { .. } | Message::Flush(_) => {}
+            Message::Fork { .. } | Message::Flush(_) | Message::Look(_) => {}
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -23,7 +23,7 @@ struct Inside {
     started: Instant,
     used: Instant,
     is_running: bool,
-    known: Known,
+    known: Arc<Known>,
     not_kept: BTreeMap<String, String>,
     is_erased: bool,
 }
@@ -34,7 +34,7 @@ impl Facts {
             started: Instant::now(),
             used: Instant::now(),
             is_running: false,
-            known: Known::default(),
+            known: Arc::default(),
             not_kept: BTreeMap::new(),
             is_erased: false,
         }))
@@ -51,11 +51,11 @@ impl Facts {
     }
 
     pub(super) fn learn(&self, known: Known) {
-        self.lock().known = known;
+        self.lock().known = Arc::new(known);
     }
 
-    pub(super) fn know(&self) -> Known {
-        self.lock().known.clone()
+    pub(super) fn know(&self) -> Arc<Known> {
+        Arc::clone(&self.lock().known)
     }
 
     pub(super) fn set_not_kept(&self, not_kept: BTreeMap<String, String>) {
@@ -98,7 +98,7 @@ impl Facts {
             is_running: inside.is_running,
             expires_in: expiry.map(|(left, _)| left),
             expires_soon: expiry.is_some_and(|(_, soon)| soon),
-            known: inside.known.clone(),
+            known: Known::clone(&inside.known),
             not_kept: inside.not_kept.clone(),
         }
     }

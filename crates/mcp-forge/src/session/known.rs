@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{
-    runner::wire::{FileState, InspectBounds, Inspected},
+    runner::wire::{Changes, FileState, InspectBounds, Inspected, Variable},
     turn::json_size,
 };
 
@@ -38,6 +38,67 @@ pub(super) struct Known {
     /// When, in milliseconds since 1970.
     pub(super) as_of_ms: i64,
     pub(super) inspected: Inspected,
+}
+
+impl Known {
+    /// What is known after a turn of which only files and names were looked at: variables that it
+    /// bound are named, and described as far as they were before.
+    pub(super) fn after(&self, told: Inspected, execution_id: &str, now_ms: i64) -> Self {
+        let mut variables = self.inspected.variables.clone();
+        let Changes {
+            added,
+            rebound,
+            removed,
+        } = &told.changes;
+        let is_other = |name: &String| {
+            told.functions.contains(name)
+                || told.classes.contains(name)
+                || told.imports.contains_key(name)
+        };
+        variables.retain(|variable| !removed.contains(&variable.name) && !is_other(&variable.name));
+        for name in added.iter().chain(rebound).filter(|name| !is_other(name)) {
+            let known = variables.iter().position(|known| known.name == *name);
+            // A description of what it was bound to before would be wrong.
+            known.map(|place| variables.remove(place));
+            let variable = Variable {
+                name: name.clone(),
+                execution_id: Some(execution_id.to_owned()),
+                ..Variable::default()
+            };
+            variables.insert(0, variable);
+        }
+        variables.truncate(VARIABLES);
+        Self {
+            execution_id: Some(execution_id.to_owned()),
+            as_of_ms: now_ms,
+            inspected: Inspected {
+                variables,
+                omitted_variables: self.inspected.omitted_variables,
+                ..told
+            },
+        }
+    }
+
+    /// What is known after all was looked at. What the last turn changed was told before.
+    pub(super) fn in_full(&self, told: Inspected, now_ms: i64) -> Self {
+        let mut changes = self.inspected.changes.clone();
+        for (all, more) in [
+            (&mut changes.added, &told.changes.added),
+            (&mut changes.rebound, &told.changes.rebound),
+            (&mut changes.removed, &told.changes.removed),
+        ] {
+            for name in more {
+                if all.len() < VARIABLES && !all.contains(name) {
+                    all.push(name.clone());
+                }
+            }
+        }
+        Self {
+            execution_id: self.execution_id.clone(),
+            as_of_ms: now_ms,
+            inspected: Inspected { changes, ..told },
+        }
+    }
 }
 
 /// How much an inspection may say.
@@ -132,7 +193,46 @@ fn shorten(text: &mut String, most: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runner::wire::Variable;
+
+    #[test]
+    fn names_are_known_at_once_and_descriptions_later() {
+        let named = |name: &str, kind: &str| Variable {
+            name: name.to_owned(),
+            kind: kind.to_owned(),
+            ..Variable::default()
+        };
+        let before = Known {
+            inspected: Inspected {
+                variables: vec![named("x", "int"), named("y", "str"), named("z", "list")],
+                ..Inspected::default()
+            },
+            ..Known::default()
+        };
+        let texts = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        let told = Inspected {
+            functions: texts(&["f"]),
+            changes: Changes {
+                added: texts(&["new", "f"]),
+                rebound: texts(&["y"]),
+                removed: texts(&["z"]),
+            },
+            ..Inspected::default()
+        };
+        let after = before.after(told, "e1", 5);
+        let names: Vec<(&str, &str)> = after
+            .inspected
+            .variables
+            .iter()
+            .map(|variable| (variable.name.as_str(), variable.kind.as_str()))
+            .collect();
+        assert_eq!(names, [("y", ""), ("new", ""), ("x", "int")]);
+        let full = after.in_full(Inspected::default(), 6);
+        assert_eq!(full.inspected.changes, after.inspected.changes);
+        assert_eq!(
+            (full.as_of_ms, full.execution_id.as_deref()),
+            (6, Some("e1"))
+        );
+    }
 
     #[test]
     fn a_runner_that_tells_too_much_is_cut() {

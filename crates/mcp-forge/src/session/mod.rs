@@ -14,6 +14,7 @@ mod error;
 mod facts;
 mod keep;
 mod known;
+mod look;
 mod notes;
 mod open;
 mod registry;
@@ -51,6 +52,9 @@ const SHOWN_HISTORY: u32 = 20;
 
 /// Bytes of a file that are read as a resource.
 pub const MAX_FILE_BYTES: usize = 8 << 20;
+
+/// How long the reader of a state waits for a look at what the session holds now.
+const LOOK_PATIENCE: Duration = Duration::from_millis(500);
 
 /// How long the reader of a file waits for it to be brought to the host.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(5);
@@ -248,6 +252,16 @@ impl Sessions {
     /// [`SessionError`].
     pub async fn state(&self, name: &SessionName) -> Result<SessionState, SessionError> {
         let store = &self.inner.store;
+        let facts = self.inner.facts(name);
+        if facts.is_some_and(|facts| !facts.is_running()) {
+            let (reply, looked) = oneshot::channel();
+            let look = async {
+                self.inner.send(name, Message::Look(reply), false).await?;
+                Ok::<_, SessionError>(looked.await.ok())
+            };
+            // Late or not: what is known is told.
+            let _ = tokio::time::timeout(LOOK_PATIENCE, look).await;
+        }
         let record = store.session(name).await?;
         let record = record.ok_or_else(|| SessionError::Unknown(name.id.clone()))?;
         let history = store.history(name, SHOWN_HISTORY).await?;

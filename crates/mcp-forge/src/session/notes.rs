@@ -27,6 +27,8 @@ pub(super) enum Note {
         outcome: &'static str,
     },
     Know(Value),
+    /// Tells listeners, once all before it is written.
+    Tell(Change),
 }
 
 /// The queue of writes.
@@ -83,9 +85,9 @@ async fn write(inner: &Inner, name: &SessionName, note: Note) -> Result<(), Stor
             execution_id,
             outcome,
         } => store.finish(name, &execution_id, outcome).await,
-        Note::Know(known) => {
-            store.know(name, &known).await?;
-            inner.tell(name, Change::State);
+        Note::Know(known) => store.know(name, &known).await,
+        Note::Tell(change) => {
+            inner.tell(name, change);
             Ok(())
         }
     }

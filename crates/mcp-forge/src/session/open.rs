@@ -10,6 +10,7 @@ use super::{
     SessionError,
     keep::{CopyError, Keep},
     known::{self, Known},
+    look::Look,
     task::Task,
     volumes::Volume,
 };
@@ -38,6 +39,7 @@ pub(super) struct Live {
     pub(super) isolation: Isolation,
     pub(super) shell: String,
     pub(super) keep: Keep,
+    pub(super) look: Look,
     /// Volumes that are in the sandbox already.
     pub(super) copied: Vec<Volume>,
     /// Told with the first answer.
@@ -175,6 +177,7 @@ impl Task {
             isolation,
             shell,
             keep,
+            look: Look::default(),
             copied: Vec::new(),
             is_fresh: true,
             warnings,
@@ -218,6 +221,11 @@ impl Task {
             isolation,
             shell,
             keep,
+            look: Look {
+                is_due: true,
+                is_unwritten: true,
+                written: None,
+            },
             copied: volumes,
             is_fresh: false,
             warnings: Vec::new(),

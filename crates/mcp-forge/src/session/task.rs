@@ -11,29 +11,27 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Answer, Change, SessionError, SessionTurn,
-    answer::{Forward, Unsent, answer_all, broken, changed, loss_of, lost_answer, same_sandbox},
+    answer::{Forward, Unsent, answer_all, broken, loss_of, lost_answer, same_sandbox},
     facts::Facts,
     keep::{self, CopyError as FilesError},
     known::{self, Known},
     notes::{Note, Notes},
     open::{Live, Opened, Origin},
     registry::Inner,
-    view::{SessionView, file_view},
+    view::SessionView,
 };
 use crate::{
     audit::fields,
     limits::Limits,
     names::SessionName,
-    runner::wire::{Event, Request},
-    store::now_ms,
-    turn::{CopyError, ResidentError, Stream, Turn},
+    turn::{CopyError, Stream, Turn},
 };
 
-/// How long an answer waits to tell which files its turn changed.
-const ANSWER_PATIENCE: Duration = Duration::from_millis(60);
+/// Time without a call after which all that a session holds is looked at.
+const LOOK_PAUSE: Duration = Duration::from_millis(30);
 
-/// Time for an inspection, on a machine that is busy with threads of the session.
-const INSPECT_LIMIT: Duration = Duration::from_secs(5);
+/// Time for a last look at what it holds.
+const LAST_LOOK: Duration = Duration::from_secs(1);
 
 /// Time to bring files out before the end.
 const LAST_FILES: Duration = Duration::from_secs(3);
@@ -48,6 +46,8 @@ pub(super) enum Message {
     },
     /// Answered once all files are on the host.
     Flush(oneshot::Sender<()>),
+    /// Answered once all that the session holds is known.
+    Look(oneshot::Sender<()>),
 }
 
 /// One turn to run.
@@ -142,7 +142,7 @@ impl Task {
         loop {
             let message = match next.take() {
                 Some(message) => message,
-                None => match self.next(live).await {
+                None => match self.next(live, notes).await {
                     Ok(message) => message,
                     Err(end) => return end,
                 },
@@ -151,6 +151,11 @@ impl Task {
                 Message::Turn(job) => self.turn(live, notes, *job).await,
                 Message::Fork { new, reply } => self.fork(live, new, reply).await,
                 Message::Flush(reply) => self.flush(live, reply).await,
+                Message::Look(reply) => {
+                    let lost = self.look_closely(live, notes).await;
+                    let _ = reply.send(());
+                    lost
+                }
             };
             if let Some(reason) = lost {
                 return End::Lost(reason);
@@ -159,7 +164,7 @@ impl Task {
     }
 
     /// Waits for something to do. Brings files out while there is nothing else.
-    async fn next(&mut self, live: &mut Live) -> Result<Message, End> {
+    async fn next(&mut self, live: &mut Live, notes: &Notes) -> Result<Message, End> {
         loop {
             let stop = *self.stop.borrow_and_update();
             if let Some(stop) = stop {
@@ -185,6 +190,11 @@ impl Task {
                     return message.ok_or(End::Stopped(Stop::Shutdown));
                 }
                 error = resident.idle() => return Err(End::Lost(broken(&error.into()))),
+                () = tokio::time::sleep(LOOK_PAUSE), if live.look.is_due => {
+                    if let Some(reason) = self.look_closely(live, notes).await {
+                        return Err(End::Lost(reason));
+                    }
+                }
             }
         }
     }
@@ -212,6 +222,7 @@ impl Task {
             let _ = reply.send(Err(SessionError::Volumes(error.to_string())));
             return lost;
         }
+        self.write_known(live, notes).await;
         let resident = live.resident.as_mut()?;
         self.facts.begin();
         self.inner.tell(&self.name, Change::Running);
@@ -283,73 +294,6 @@ impl Task {
         self.look(live, notes, &turn.execution_id, answer).await
     }
 
-    /// Looks at what the turn left, and answers it: with its files, if that does not take long.
-    async fn look(
-        &mut self,
-        live: &mut Live,
-        notes: &Notes,
-        execution_id: &str,
-        answer: Unsent,
-    ) -> Option<String> {
-        let bounds = known::bounds(self.inner.settings.sessions.max_files);
-        let request = Request::Inspect { bounds };
-        let (view, isolation) = (self.view(live, self.stopping()), live.isolation.clone());
-        live.tell_once();
-        let mut answer = Some(answer);
-        let resident = live.resident.as_mut()?;
-        let looked = {
-            let asked = resident.ask(&request, INSPECT_LIMIT);
-            tokio::pin!(asked);
-            if let Ok(looked) = tokio::time::timeout(ANSWER_PATIENCE, &mut asked).await {
-                looked
-            } else {
-                if let Some(answer) = answer.take() {
-                    answer.send(isolation.clone(), Vec::new(), view.clone());
-                }
-                asked.await
-            }
-        };
-        let told = match looked {
-            Ok(Event::Inspected(told)) => Ok(known::bounded(told, &bounds)),
-            Ok(_) => Err(Some(
-                "the runner answered something else than it was asked".to_owned(),
-            )),
-            Err(ResidentError::Silent(_)) => Err(None),
-            Err(error) => Err(Some(broken(&error))),
-        };
-        let before = self.facts.know().inspected.files;
-        let files = told
-            .as_ref()
-            .map_or_else(|_| Vec::new(), |told| changed(&before, &told.files));
-        if let Some(answer) = answer.take() {
-            let id = self.name.id.as_str();
-            let files = files.iter().map(|file| file_view(id, file)).collect();
-            answer.send(isolation, files, view);
-        }
-        let told = match told {
-            Ok(told) => told,
-            // A thread holds the interpreter: what is known stays what was known.
-            Err(None) => {
-                self.inner.tell(&self.name, Change::State);
-                return None;
-            }
-            Err(lost) => return lost,
-        };
-        live.keep.plan(&told.files, told.omitted_files == 0).await;
-        self.facts.set_not_kept(live.keep.refused().clone());
-        let known = Known {
-            execution_id: Some(execution_id.to_owned()),
-            as_of_ms: now_ms(),
-            inspected: told,
-        };
-        self.facts.learn(known.clone());
-        // Listeners are told when it is written: then state and history agree.
-        if let Ok(value) = serde_json::to_value(&known) {
-            notes.put(Note::Know(value)).await;
-        }
-        None
-    }
-
     async fn copy_volumes(&self, live: &mut Live, turn: &SessionTurn) -> Result<(), FilesError> {
         let settings = &self.inner.settings;
         let new: Vec<_> = turn
@@ -367,7 +311,7 @@ impl Task {
         // They are there before the turn: it has not changed them.
         let bounds = known::bounds(settings.sessions.max_files);
         let files = super::open::list_files(resident, &bounds).await?;
-        let mut known = self.facts.know();
+        let mut known = Known::clone(&self.facts.know());
         known.inspected.files = files;
         self.facts.learn(known);
         Ok(())
@@ -390,7 +334,7 @@ impl Task {
         let id = self.name.id.clone();
         let (result, lost) = match resident.branch(&spec).await {
             Ok(sandbox) => {
-                let copy = live.copy(sandbox, self.facts.know(), &self.name);
+                let copy = live.copy(sandbox, Known::clone(&self.facts.know()), &self.name);
                 (self.inner.adopt(new, copy).await, None)
             }
             Err(CopyError::Unfit(reason)) => (Err(SessionError::NotForkable { id, reason }), None),
@@ -424,6 +368,11 @@ impl Task {
     /// Ends the interpreter, writes down why, and answers whoever waits.
     async fn finish(&mut self, mut live: Live, notes: Notes, end: End) {
         let is_deleted = matches!(end, End::Stopped(Stop::Deleted));
+        if !is_deleted && matches!(end, End::Stopped(_)) {
+            // What does not come in time is only known less well.
+            let look = self.look_closely(&mut live, &notes);
+            tokio::time::timeout(LAST_LOOK, look).await.ok();
+        }
         if let Some(mut resident) = live.resident.take() {
             if !is_deleted && matches!(end, End::Stopped(_)) {
                 let bring = async {
@@ -433,6 +382,8 @@ impl Task {
             }
             resident.end(Duration::ZERO).await;
         }
+        live.look.written = None;
+        self.write_known(&mut live, &notes).await;
         notes.finish().await;
         let (event, reason) = match &end {
             End::Lost(reason) => ("session.lost", reason.clone()),
@@ -499,12 +450,12 @@ impl Task {
     }
 
     /// Why the session will end after this turn, if it will.
-    fn stopping(&self) -> Option<String> {
+    pub(super) fn stopping(&self) -> Option<String> {
         let stop = *self.stop.borrow();
         stop.map(|stop| self.inner.stop_reason(stop))
     }
 
-    fn view(&self, live: &Live, lost_reason: Option<String>) -> SessionView {
+    pub(super) fn view(&self, live: &Live, lost_reason: Option<String>) -> SessionView {
         SessionView {
             generation: live.generation,
             lost_reason,

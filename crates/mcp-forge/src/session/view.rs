@@ -295,7 +295,9 @@ pub(super) fn state(
 fn introspection(variable: &Variable) -> (String, Value) {
     let mut shown = Map::new();
     let short = variable.kind.rsplit('.').next().unwrap_or_default();
-    shown.insert("type".to_owned(), short.into());
+    if !short.is_empty() {
+        shown.insert("type".to_owned(), short.into());
+    }
     if short != variable.kind {
         shown.insert("qualified_type".to_owned(), variable.kind.clone().into());
     }
