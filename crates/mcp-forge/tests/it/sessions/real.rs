@@ -178,6 +178,105 @@ async fn what_a_thread_writes_later_never_belongs_to_another_turn() {
 }
 
 #[tokio::test]
+async fn what_is_no_plain_file_is_never_brought_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = real_service(directory.path(), |config| {
+        config.volumes.session_quota = 1 << 20;
+    });
+    let me = Principal::local();
+    let code = r"
+import os, socket
+os.symlink('/etc/passwd', 'link'); os.symlink('/proc/self/environ', 'environ'); os.symlink('/', 'root')
+os.symlink('../../../../etc/passwd', 'up'); os.mkfifo('fifo'); os.makedirs('dir/deep')
+socket.socket(socket.AF_UNIX).bind('socket')
+os.truncate(os.open('sparse', os.O_CREAT | os.O_RDWR), 1 << 40)
+names = ['plain', 'a\nb', '-rf', '$(x)', ' dot. ', '\u202egnp.exe', '\U0001F600', 'con', 'dir/deep/x']
+for name in names: open(name, 'w').write(name)
+open(b'\xff', 'w').write('bytes')
+path = ''
+for _ in range(60): path += 'd/'
+os.makedirs(path); open(path + 'f', 'w').write('deep')
+os.chmod('plain', 0o7777)
+";
+    let response = run(&service, "a", code).await;
+    assert_eq!(response.outcome, "completed", "{:?}", response.error);
+    for path in [
+        "link",
+        "environ",
+        "root/etc/passwd",
+        "up",
+        "fifo",
+        "dir",
+        "socket",
+        "sparse",
+        "\u{fffd}",
+    ] {
+        let refused = service.session_file(&me, "a", path).await.unwrap_err();
+        assert!(
+            matches!(refused, ServiceError::Session(SessionError::NoFile { .. })),
+            "{path}: {refused}"
+        );
+    }
+    for name in [
+        "plain",
+        "a\nb",
+        "-rf",
+        "$(x)",
+        " dot. ",
+        "\u{202e}gnp.exe",
+        "\u{1F600}",
+        "con",
+        "dir/deep/x",
+    ] {
+        let read = service.session_file(&me, "a", name).await.unwrap();
+        assert_eq!(String::from_utf8(read.bytes).unwrap(), name);
+    }
+    let kept = directory.path().join("sessions/a/files/plain");
+    let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(kept).unwrap());
+    assert_eq!(mode & 0o7777, 0o600);
+    service.delete_session(&me, "a").await.unwrap();
+    assert!(!directory.path().join("sessions/a").exists());
+}
+
+#[tokio::test]
+async fn files_that_change_while_they_are_brought_out_come_whole_or_not_at_all() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = real_service(directory.path(), |_| {});
+    let me = Principal::local();
+    // A thread swaps a file, a link and a directory while the server reads.
+    let code = r"
+import os, shutil, threading, time
+def swap():
+    while True:
+        for make in (lambda: open('target', 'w').write('x' * 300000), lambda: os.symlink('/etc/passwd', 'target'),
+                     lambda: os.makedirs('target/below')):
+            try:
+                if os.path.isdir('target') and not os.path.islink('target'): shutil.rmtree('target')
+                elif os.path.lexists('target'): os.unlink('target')
+                make()
+            except OSError: pass
+            time.sleep(0)
+threading.Thread(target=swap, daemon=True).start()
+";
+    run(&service, "a", code).await;
+    let secret = std::fs::read("/etc/passwd").unwrap();
+    let mut came = 0;
+    while came < 5 {
+        run(&service, "a", "1").await;
+        if let Ok(read) = service.session_file(&me, "a", "target").await {
+            came += 1;
+            assert_ne!(read.bytes, secret);
+            assert!(
+                read.bytes.iter().all(|byte| *byte == b'x'),
+                "{:?}",
+                read.bytes.get(..50)
+            );
+        }
+    }
+    service.shutdown().await;
+}
+
+#[tokio::test]
 async fn a_thousand_turns_leave_nothing_behind() {
     let directory = tempfile::tempdir().unwrap();
     let service = real_service(directory.path(), |_| {});
