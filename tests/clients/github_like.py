@@ -1,8 +1,8 @@
 """A small real MCP server with the tools that the examples of the specification call.
 
-`github_like.py github` offers `search_repos`, `github_like.py filesystem` offers `read`, and
-`github_like.py meeting` offers `meet`, which returns only when enough calls are in flight at
-once: the proof that calls run in parallel, without measuring time.
+`github_like.py github` offers `search_repos`, `github_like.py filesystem` offers `read` and
+`read_csv`, and `github_like.py meeting` offers `meet`, which returns only when enough calls are
+in flight at once: the proof that calls run in parallel, without measuring time.
 """
 
 import asyncio
@@ -58,6 +58,16 @@ def filesystem() -> MCPServer:
         for number in range(500):
             writer.writerow([f"2024-{number % 12 + 1:02}-01", f"product-{number % 7}", number % 90, "north"])
         return table.getvalue()
+
+    @server.tool()
+    def read_csv(path: str) -> list[dict]:
+        """Read a table as a list of rows."""
+        if path != "/data/sales_2024.csv":
+            raise ToolError(f"{path} does not exist")
+        return [
+            {"month": number % 12 + 1, "product": f"product-{number % 7}", "revenue": 100 + number % 90}
+            for number in range(120)
+        ]
 
     return server
 

@@ -146,6 +146,7 @@ impl CliError {
             Self::Usage(_) | Self::Config(_) => Exit::Usage,
             Self::Service(
                 ServiceError::Rejected { .. }
+                | ServiceError::Forbidden { .. }
                 | ServiceError::NotAvailableYet { .. }
                 | ServiceError::UnknownTool(_)
                 | ServiceError::Grant(GrantError::Unknown { .. }),

@@ -96,10 +96,15 @@ pub(super) async fn run(arguments: RunArguments, config: Config) -> Result<Exit,
         );
         return Err(CliError::Usage(problem));
     }
+    if arguments.session.is_some() {
+        let problem = "--session is not available yet: sessions live in `mcp-forge serve`";
+        return Err(CliError::Usage(problem.to_owned()));
+    }
     let request = ExecuteRequest {
         code: read_code(&arguments.code)?,
         mcp_tools: arguments.tools,
-        session_id: arguments.session,
+        // Whatever the default is: a session would end with this process.
+        backend: Some("simple".to_owned()),
         timeout: arguments.timeout,
         custom_image: arguments.env,
         ..ExecuteRequest::default()

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use crate::limits::Limits;
 
 use super::{
-    BridgeLimits, Config, NativeConfig, OutputCaps, Profile, Rootfs,
+    Backend, BridgeLimits, Config, NativeConfig, OutputCaps, Profile, Rootfs, SessionsConfig,
+    VolumesConfig,
     error::ConfigError,
-    later::{Builder, Images, Later, Packages, Sessions, Template, Volumes},
+    later::{Builder, Images, Later, Packages, Template},
     read::Reader,
     upstreams,
 };
@@ -60,6 +61,12 @@ pub(super) fn build(
         },
         audit_dir: audit_directory(reader, &data_dir)?,
         upstreams,
+        default_backend: match reader.text("execution.default_backend").as_deref() {
+            Some("jupyter") => Backend::Jupyter,
+            _ => Backend::Simple,
+        },
+        sessions: sessions(reader)?,
+        volumes: volumes(reader, &data_dir)?,
         later,
         data_dir,
     };
@@ -115,7 +122,6 @@ fn above_maximum(reader: &Reader<'_>, key: &str, most: &str) -> ConfigError {
 fn later(reader: &Reader<'_>, data_dir: &Path) -> Result<Later, ConfigError> {
     let text = |path: &str| reader.text(path).unwrap_or_default();
     Ok(Later {
-        default_backend: text("execution.default_backend"),
         host: text("server.host"),
         port: reader.number("server.port")?,
         podman_socket: reader.path("server.podman_socket"),
@@ -127,12 +133,6 @@ fn later(reader: &Reader<'_>, data_dir: &Path) -> Result<Later, ConfigError> {
             auto_pull: reader.flag("images.auto_pull"),
             pull_interval: reader.duration("images.pull_interval")?,
         },
-        sessions: Sessions {
-            idle_timeout: reader.duration("sessions.idle_timeout")?,
-            max_concurrent: reader.number("sessions.max_concurrent")?,
-            cleanup_interval: reader.duration("sessions.cleanup_interval")?,
-        },
-        volumes: volumes(reader, data_dir)?,
         builder: builder(reader, data_dir)?,
         packages: Packages {
             allowlist: reader.texts("packages.allowlist"),
@@ -142,8 +142,23 @@ fn later(reader: &Reader<'_>, data_dir: &Path) -> Result<Later, ConfigError> {
     })
 }
 
-fn volumes(reader: &Reader<'_>, data_dir: &Path) -> Result<Volumes, ConfigError> {
-    let volumes = Volumes {
+fn sessions(reader: &Reader<'_>) -> Result<SessionsConfig, ConfigError> {
+    Ok(SessionsConfig {
+        idle_timeout: reader.duration("sessions.idle_timeout")?,
+        max_lifetime: reader.duration("sessions.max_lifetime")?,
+        max_concurrent: reader.number("sessions.max_concurrent")?,
+        max_per_principal: reader.number("sessions.max_per_principal")?,
+        cleanup_interval: reader.duration("sessions.cleanup_interval")?,
+        queue_length: reader.number("sessions.queue_length")?,
+        max_files: reader.number("sessions.max_files")?,
+        keep_code: reader.flag("sessions.keep_code"),
+        keep_history: reader.number("sessions.keep_history")?,
+        keep_ended: reader.duration("sessions.keep_ended")?,
+    })
+}
+
+fn volumes(reader: &Reader<'_>, data_dir: &Path) -> Result<VolumesConfig, ConfigError> {
+    let volumes = VolumesConfig {
         base_path: reader
             .path("volumes.base_path")
             .unwrap_or_else(|| data_dir.join("volumes")),
@@ -213,9 +228,6 @@ fn weakened(config: &Config) -> Vec<String> {
             "security.allow_network: true has no effect: sandboxes have no network in this version"
                 .to_owned(),
         );
-    }
-    if config.later.default_backend == "jupyter" {
-        warnings.push("execution.default_backend: jupyter has no effect: sessions are not available in this version".to_owned());
     }
     if !config.allow_degraded.is_empty() {
         let layers = config.allow_degraded.join(", ");

@@ -3,11 +3,9 @@
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
-/// What the operator wrote for podman, sessions, volumes, environments and the HTTP service.
+/// What the operator wrote for podman, environments and the HTTP service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Later {
-    /// `execution.default_backend`: whether a request that names none gets a session.
-    pub default_backend: String,
     /// `server.host`.
     pub host: String,
     /// `server.port`.
@@ -18,10 +16,6 @@ pub struct Later {
     pub allow_network: bool,
     /// `images`.
     pub images: Images,
-    /// `sessions`.
-    pub sessions: Sessions,
-    /// `volumes`.
-    pub volumes: Volumes,
     /// `environment_builder`.
     pub builder: Builder,
     /// `packages`.
@@ -41,28 +35,6 @@ pub struct Images {
     pub auto_pull: bool,
     /// Time between looks for newer ones.
     pub pull_interval: Duration,
-}
-
-/// How long sessions live.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sessions {
-    /// Idle for so long, a session ends.
-    pub idle_timeout: Duration,
-    /// Sessions alive at once.
-    pub max_concurrent: usize,
-    /// Time between looks for idle ones.
-    pub cleanup_interval: Duration,
-}
-
-/// Where volumes lie and how large they are.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Volumes {
-    /// Their directory.
-    pub base_path: PathBuf,
-    /// Bytes of a session's volume.
-    pub session_quota: u64,
-    /// Bytes that a session may ask for at most.
-    pub max_session_quota: u64,
 }
 
 /// What building environments may cost.

@@ -9,6 +9,7 @@ pub(crate) use keys::nearest;
 pub use keys::reference;
 pub use later::Later;
 pub use load::{Loaded, Sources};
+pub use sessions::{Backend, SessionsConfig, VolumesConfig};
 
 mod check;
 mod environment;
@@ -18,6 +19,7 @@ mod later;
 mod load;
 mod raw;
 mod read;
+mod sessions;
 pub mod size;
 #[cfg(test)]
 mod tests;
@@ -49,6 +51,12 @@ pub struct Config {
     pub audit_dir: PathBuf,
     /// The MCP servers under `mcp_tools`, by name.
     pub upstreams: BTreeMap<String, Upstream>,
+    /// How a request runs that names neither backend nor session.
+    pub default_backend: Backend,
+    /// Sessions.
+    pub sessions: SessionsConfig,
+    /// What sessions keep on the host, and what may be copied into them.
+    pub volumes: VolumesConfig,
     /// What is checked and kept for features that come later.
     pub later: Later,
 }

@@ -127,10 +127,7 @@ fn the_example_of_the_specification_loads_as_it_is() {
         Some(Path::new("/run/user/1000/podman/podman.sock"))
     );
     assert_eq!(config.later.builder.max_image_size, 2 << 30);
-    assert_eq!(
-        config.later.volumes.base_path,
-        Path::new("/var/lib/mcp-forge")
-    );
+    assert_eq!(config.volumes.base_path, Path::new("/var/lib/mcp-forge"));
     assert_eq!(
         config.later.builder.uv_cache_path,
         Path::new("/var/cache/mcp-forge/uv")
@@ -213,7 +210,7 @@ fn each_variable_reaches_its_key() {
         config.later.podman_socket,
         Some(PathBuf::from("/run/p.sock"))
     );
-    assert_eq!(config.later.volumes.base_path, Path::new("/srv/volumes"));
+    assert_eq!(config.volumes.base_path, Path::new("/srv/volumes"));
     assert_eq!(config.later.builder.uv_cache_path, Path::new("/srv/uv"));
     assert_eq!(config.audit_dir, Path::new("/srv/audit"));
     assert_eq!(config.data_dir, Path::new("/srv/data"));
@@ -350,10 +347,7 @@ fn paths_start_at_the_file_or_at_home() {
         config.native.python,
         Some(case.directory.path().join("bin/python"))
     );
-    assert_eq!(
-        config.later.volumes.base_path,
-        Path::new("/home/someone/volumes")
-    );
+    assert_eq!(config.volumes.base_path, Path::new("/home/someone/volumes"));
 }
 
 #[test]
@@ -372,8 +366,8 @@ fn empty_sections_and_empty_files_are_the_defaults() {
 
 #[test]
 fn weakened_settings_are_warned_of() {
-    let text = "security: {allow_network: true, allow_degraded: [seccomp]}\nexecution: {default_backend: jupyter}\n";
-    assert_eq!(yaml(text).warnings.len(), 3);
+    let text = "security: {allow_network: true, allow_degraded: [seccomp]}\n";
+    assert_eq!(yaml(text).warnings.len(), 2);
 }
 
 #[test]

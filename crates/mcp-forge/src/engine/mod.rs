@@ -100,6 +100,23 @@ pub trait Guard: Send + Sync {
     /// What it has used so far. Cheap: a turn's answer waits for it.
     fn usage(&self) -> Usage;
 
+    /// Has the live interpreter copied, copy-on-write, into a second sandbox. `request` is the frame,
+    /// length and all, that asks the runner for it; it is sent on the sandbox's own connection, with
+    /// the copy's control socket, standard output and standard error as descriptors. The answer comes
+    /// on that connection; the copy says that it is ready on its own. Nothing else may be on its way
+    /// to the runner meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`BranchError`]: there is no copy, and the interpreter goes on.
+    async fn branch(
+        &mut self,
+        _spec: &SandboxSpec,
+        _request: &[u8],
+    ) -> Result<Sandbox, BranchError> {
+        Err(BranchError::Unsupported)
+    }
+
     /// Gives it `patience` to end by itself, then kills everything inside, waits until nothing is
     /// left, and says how it ended.
     async fn end(self: Box<Self>, patience: Duration) -> Ending;
@@ -198,6 +215,19 @@ pub struct Probe {
     pub limits: Vec<LimitReport>,
     /// Facts worth knowing: interpreter, kernel, warnings.
     pub notes: Vec<String>,
+}
+
+/// A live interpreter could not be copied; it goes on as before.
+#[derive(Debug, thiserror::Error)]
+pub enum BranchError {
+    /// This engine cannot.
+    #[error(
+        "this engine cannot fork live sessions; start a new session and run the code there again"
+    )]
+    Unsupported,
+    /// It failed.
+    #[error("the session could not be forked: {0}")]
+    Failed(String),
 }
 
 /// A sandbox could not be started; nothing is left running.

@@ -17,7 +17,8 @@ use rmcp::{
         CallToolRequestParams, CallToolResponse, CallToolResult, CustomRequest, CustomResult,
         ErrorCode, Implementation, ListResourceTemplatesResult, ListResourcesResult,
         ListToolsResult, PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams,
-        ReadResourceResponse, ServerCapabilities, ServerConfig, SubscriptionFilter,
+        ReadResourceResponse, ResourceUpdatedNotificationParam, ServerCapabilities, ServerConfig,
+        SubscribeRequestParams, SubscriptionFilter, UnsubscribeRequestParams,
     },
     service::{RequestContext, ServerInitializeError, SubscriptionContext},
 };
@@ -31,6 +32,8 @@ use tokio_util::sync::CancellationToken;
 mod progress;
 pub(crate) mod render;
 mod resources;
+mod sessions;
+mod subscriptions;
 mod tool;
 mod transport;
 
@@ -41,6 +44,7 @@ use crate::{
     text::clipped,
 };
 use progress::NewestLine;
+use subscriptions::Subscribed;
 
 /// How long a list of tools waits for upstreams that are still starting. A client asks for it
 /// while it starts, and its user waits.
@@ -51,7 +55,8 @@ const INSTRUCTIONS: &str = "\
 MCP-Forge runs Python in a sealed sandbox. Prefer one execute_python call that calls several tools, filters their \
 answers and returns a small result over many single tool calls whose answers all pass through the conversation. \
 The resource mcp://forge/tools/available lists the tools that code can call, mcp://forge/tools/{tool_name}/schema \
-describes one, and mcp://forge/environment/info lists the installed packages.";
+describes one, and mcp://forge/environment/info lists the installed packages. For work in several steps pass a \
+session_id; document_state writes down where it stands, and mcp://forge/sessions/{session_id}/state shows it.";
 
 /// Serving ended otherwise than by the client's goodbye. Everything that ran has been ended.
 #[derive(Debug, thiserror::Error)]
@@ -107,6 +112,8 @@ pub async fn serve(
         service: Arc::clone(&service),
         gone: stop.clone(),
         announcing: AtomicBool::new(false),
+        subscribed: Arc::default(),
+        telling: AtomicBool::new(false),
     };
     // The client's end cancels `stop`, and that cancels every request that still runs: nobody
     // waits for their answers.
@@ -136,6 +143,9 @@ struct Client {
     gone: CancellationToken,
     /// Whether the client will be told once the tools are known.
     announcing: AtomicBool,
+    /// What the client wants to hear of, and whether somebody tells it.
+    subscribed: Arc<Subscribed>,
+    telling: AtomicBool,
 }
 
 impl ServerHandler for Client {
@@ -144,6 +154,7 @@ impl ServerHandler for Client {
             .enable_tools()
             .enable_tool_list_changed()
             .enable_resources()
+            .enable_resources_subscribe()
             .build();
         ServerConfig::new(capabilities)
             .with_server_info(
@@ -163,17 +174,30 @@ impl ServerHandler for Client {
         if !whole {
             self.announce_later(&context);
         }
-        let tool = tool::execute_python(self.service.config(), &known);
-        Ok(ListToolsResult::with_all_items(vec![tool]))
+        let mut tools = vec![tool::execute_python(self.service.config(), &known)];
+        tools.extend(sessions::tools());
+        Ok(ListToolsResult::with_all_items(tools))
     }
 
-    fn accepted_subscription_filter(&self, _: &SubscriptionFilter) -> Option<SubscriptionFilter> {
-        Some(SubscriptionFilter::builder().tools_list_changed().build())
+    fn accepted_subscription_filter(
+        &self,
+        requested: &SubscriptionFilter,
+    ) -> Option<SubscriptionFilter> {
+        let uris = requested.resource_subscriptions.iter().flatten();
+        let known: Vec<String> = uris
+            .filter(|uri| resources::can_change(uri))
+            .cloned()
+            .collect();
+        let filter = SubscriptionFilter::builder()
+            .tools_list_changed()
+            .resource_subscriptions(known);
+        Some(filter.build())
     }
 
     async fn listen(&self, subscription: SubscriptionContext) -> Result<(), ErrorData> {
+        let mut changes = self.service.session_changes();
         let (_, whole) = self.service.tools(Duration::ZERO).await;
-        let told = async {
+        let announced = async {
             if !whole {
                 self.service.tools(Duration::MAX).await;
                 // A client that is gone ends the subscription below.
@@ -181,10 +205,49 @@ impl ServerHandler for Client {
             }
             std::future::pending::<()>().await;
         };
+        let updated = async {
+            while let Some(uris) = subscriptions::next(&mut changes).await {
+                for uri in uris {
+                    // One that was not asked for is refused by the sink.
+                    let _ = subscription.sink().notify_resource_updated(uri).await;
+                }
+            }
+            std::future::pending::<()>().await;
+        };
         tokio::select! {
-            () = told => {}
+            () = announced => {}
+            () = updated => {}
             () = subscription.cancelled() => {}
         }
+        Ok(())
+    }
+
+    async fn subscribe(
+        &self,
+        request: SubscribeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        if !resources::can_change(&request.uri) {
+            let message = format!(
+                "`{}` does not change; mcp://forge/sessions/list and the state and variables of sessions do.",
+                clipped(&request.uri)
+            );
+            return Err(ErrorData::invalid_params(message, None));
+        }
+        if !self.subscribed.add(request.uri) {
+            let message = "There are too many subscriptions; unsubscribe from some.";
+            return Err(ErrorData::invalid_params(message, None));
+        }
+        self.tell_updates(&context);
+        Ok(())
+    }
+
+    async fn unsubscribe(
+        &self,
+        request: UnsubscribeRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.subscribed.remove(&request.uri);
         Ok(())
     }
 
@@ -193,16 +256,24 @@ impl ServerHandler for Client {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
+        let arguments = request.arguments.unwrap_or_default();
         if request.name != tool::EXECUTE_PYTHON {
-            let message = format!(
-                "Unknown tool `{}`; this server has `{}`.",
-                clipped(&request.name),
-                tool::EXECUTE_PYTHON
-            );
-            return Err(ErrorData::invalid_params(message, None));
+            let name = request.name;
+            let called = tokio::select! {
+                called = sessions::call(&self.service, &name, arguments) => called,
+                () = context.ct.cancelled() => Some(render::refuse(&"the call was cancelled")),
+            };
+            return called.map(CallToolResponse::from).ok_or_else(|| {
+                let message = format!(
+                    "Unknown tool `{}`; this server has `{}`, `{}`.",
+                    clipped(&name),
+                    tool::EXECUTE_PYTHON,
+                    sessions::NAMES.join("`, `")
+                );
+                ErrorData::invalid_params(message, None)
+            });
         }
-        let parsed = ExecuteRequest::from_json(request.arguments.unwrap_or_default());
-        let answered = match parsed {
+        let answered = match ExecuteRequest::from_json(arguments) {
             Ok(request) => self.execute(request, context).await,
             Err(error) => Some(Err(error)),
         };
@@ -271,6 +342,30 @@ impl Client {
         tokio::spawn(async move {
             tokio::select! {
                 _ = service.tools(Duration::MAX) => { let _ = peer.notify_tool_list_changed().await; }
+                () = gone.cancelled() => {}
+            }
+        });
+    }
+
+    /// Tells the client of changes to what it subscribed to, until it is gone.
+    fn tell_updates(&self, context: &RequestContext<RoleServer>) {
+        if self.telling.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let mut changes = self.service.session_changes();
+        let (peer, gone) = (context.peer.clone(), self.gone.clone());
+        let subscribed = Arc::clone(&self.subscribed);
+        tokio::spawn(async move {
+            let told = async {
+                while let Some(uris) = subscriptions::next(&mut changes).await {
+                    for uri in uris.into_iter().filter(|uri| subscribed.has(uri)) {
+                        let update = ResourceUpdatedNotificationParam::new(uri);
+                        let _ = peer.notify_resource_updated(update).await;
+                    }
+                }
+            };
+            tokio::select! {
+                () = told => {}
                 () = gone.cancelled() => {}
             }
         });

@@ -6,16 +6,20 @@
 use std::fmt::Write as _;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use rmcp::model::{CallToolResult, ContentBlock};
+use rmcp::model::{CallToolResult, ContentBlock, Resource};
 use serde_json::Value;
 
-use crate::{service::ExecuteResponse, turn::Display};
+use super::resources::mime_type;
+use crate::{service::ExecuteResponse, session::FileView, text::clipped, turn::Display};
 
 /// Images that a model can see; every other binary display stays in the structured content.
 const IMAGE_TYPES: [&str; 4] = ["image/png", "image/jpeg", "image/webp", "image/gif"];
 
 /// Most images in one result.
 const MAX_IMAGES: usize = 8;
+
+/// Most links to files in one result; the structured content has all of them.
+const MAX_LINKS: usize = 20;
 
 /// Most base64 of all images in one result, in bytes.
 const MAX_IMAGE_BYTES: usize = 6 << 20;
@@ -26,16 +30,31 @@ const MAX_RESULT: usize = 5 << 10;
 const MAX_STDOUT: usize = 5 << 10;
 const MAX_STDERR: usize = 2 << 10;
 const MAX_SHOWN: usize = 2 << 10;
+const MAX_BETWEEN: usize = 2 << 10;
+const MAX_NOTE: usize = 512;
 
 /// Renders a response as the answer to a tool call.
 pub(crate) fn render(mut response: ExecuteResponse) -> CallToolResult {
     let images = take_images(&mut response.displays);
     let mut content = vec![ContentBlock::text(text_of(&response))];
     content.extend(images);
+    content.extend(response.files.iter().take(MAX_LINKS).map(link));
     let mut result = CallToolResult::success(content);
     result.is_error = Some(!response.success);
     result.structured_content = serde_json::to_value(response).ok();
     result
+}
+
+/// A file that the code made or changed, to be read when it is wanted.
+fn link(file: &FileView) -> ContentBlock {
+    let name = file
+        .path
+        .rsplit_once('/')
+        .map_or(&*file.path, |(_, name)| name);
+    let resource = Resource::new(file.uri.clone(), clipped(name))
+        .with_mime_type(mime_type(&file.path))
+        .with_size(file.size);
+    ContentBlock::resource_link(resource)
 }
 
 /// A refusal: nothing ran, and the text says what to change.
@@ -101,10 +120,12 @@ fn image_data(value: &Value) -> Option<String> {
 fn text_of(response: &ExecuteResponse) -> String {
     let mut parts = Vec::new();
     if let Some(error) = &response.error {
-        let text = if error.traceback.trim().is_empty() {
-            format!("{}: {}", error.kind, error.message)
-        } else {
-            error.traceback.trim_end().to_owned()
+        let traceback = error.traceback.trim_end();
+        let text = match (traceback.is_empty(), response.outcome.as_str()) {
+            (true, _) => format!("{}: {}", error.kind, error.message),
+            // The traceback ends with the message.
+            (false, "raised") => traceback.to_owned(),
+            (false, _) => format!("{}: {}\n{traceback}", error.kind, error.message),
         };
         parts.push(format!(
             "Error ({}):\n{}",
@@ -135,13 +156,44 @@ fn text_of(response: &ExecuteResponse) -> String {
             cut.join(", ")
         ));
     }
-    if parts.is_empty() {
-        return format!(
-            "Completed in {:.2} s: no result and no output.",
-            response.execution_time
+    let is_silent = parts.is_empty();
+    parts.extend(session_notes(response));
+    if is_silent {
+        parts.insert(
+            0,
+            format!(
+                "Completed in {:.2} s: no result and no output.",
+                response.execution_time
+            ),
         );
     }
     parts.join("\n\n")
+}
+
+/// What a session has to say beside the result.
+fn session_notes(response: &ExecuteResponse) -> Vec<String> {
+    let mut notes = Vec::new();
+    if let Some(between) = &response.between_turns {
+        let both = format!("{}{}", between.stdout, between.stderr);
+        notes.push(format!(
+            "Written by earlier calls before this one ({} displays):\n{}",
+            between.displays.len(),
+            ends(both.trim_end(), MAX_BETWEEN)
+        ));
+    }
+    if let (Some(id), Some(session)) = (&response.session_id, &response.session) {
+        if session.is_fresh && response.outcome != "session_lost" {
+            notes.push(format!("Session: {id}"));
+        }
+        notes.extend(
+            session
+                .warnings
+                .iter()
+                .map(|warning| ends(warning, MAX_NOTE)),
+        );
+    }
+    notes.extend(response.notices.iter().cloned());
+    notes
 }
 
 /// The displays by name, and as text where that says more than the result does.

@@ -1,16 +1,24 @@
 //! The resources: their addresses, their names, and what reading one asks of the service.
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use rmcp::model::{ErrorData, ReadResourceResult, Resource, ResourceContents, ResourceTemplate};
 use serde_json::{Value, json};
 
-use super::render::sentence;
-use crate::service::{Service, ServiceError};
+use super::{render::sentence, sessions};
+use crate::{
+    names::Principal,
+    service::{Service, ServiceError},
+    session::{MAX_FILE_BYTES, SessionError},
+};
 
 const TOOLS: &str = "mcp://forge/tools/available";
 const SCHEMA_START: &str = "mcp://forge/tools/";
 const SCHEMA_END: &str = "/schema";
 const ENVIRONMENT: &str = "mcp://forge/environment/info";
 const AUDIT: &str = "mcp://forge/audit/operations";
+
+pub(super) const SESSIONS: &str = "mcp://forge/sessions/list";
+const SESSION_START: &str = "mcp://forge/sessions/";
 
 const JSON: &str = "application/json";
 
@@ -30,6 +38,12 @@ pub(super) fn list() -> Vec<Resource> {
             "Python version, installed packages, system, isolation and limits, as code in a sandbox finds them.",
         ),
         (
+            SESSIONS,
+            "sessions/list",
+            "Sessions",
+            "The sessions there are: which live, which lost their interpreter and why, which end soon. Can be subscribed to.",
+        ),
+        (
             AUDIT,
             "audit/operations",
             "Audit log",
@@ -43,7 +57,7 @@ pub(super) fn list() -> Vec<Resource> {
     .collect()
 }
 
-/// The resources with one address for each tool.
+/// The resources with one address for each tool, session or file.
 pub(super) fn templates() -> Vec<ResourceTemplate> {
     vec![
         ResourceTemplate::new("mcp://forge/tools/{tool_name}/schema", "tools/schema")
@@ -52,37 +66,164 @@ pub(super) fn templates() -> Vec<ResourceTemplate> {
                 "One tool's Python signature, description, input and output schema, by its name in tools/available.",
             )
             .with_mime_type(JSON),
+        ResourceTemplate::new("mcp://forge/sessions/{session_id}/state", "sessions/state")
+            .with_title("State of a session")
+            .with_description(
+                "What is documented of a session and what its interpreter holds: variables, imports, functions, files, what the last turn changed. Can be subscribed to.",
+            )
+            .with_mime_type(JSON),
+        ResourceTemplate::new("mcp://forge/sessions/{session_id}/variables", "sessions/variables")
+            .with_title("Variables of a session")
+            .with_description("The names of a session's variables. Can be subscribed to.")
+            .with_mime_type(JSON),
+        ResourceTemplate::new("mcp://forge/sessions/{session_id}/files/{+path}", "sessions/files")
+            .with_title("File of a session")
+            .with_description("A file of a session's /workspace, as it was after the last turn."),
     ]
+}
+
+/// The address of something of a session.
+pub(super) fn session_uri(id: &str, what: &str) -> String {
+    format!("{SESSION_START}{id}/{what}")
 }
 
 /// Reads one resource.
 pub(super) async fn read(service: &Service, uri: &str) -> Result<ReadResourceResult, ErrorData> {
-    let value = match uri {
-        TOOLS => Ok(json!(service.tools_available().await)),
-        ENVIRONMENT => service.environment_info().await,
-        AUDIT => service.audit_operations().map(Value::from),
+    let me = Principal::local();
+    let value = match (uri, of_session(uri)) {
+        (TOOLS, _) => Ok(json!(service.tools_available().await)),
+        (ENVIRONMENT, _) => service.environment_info().await,
+        (AUDIT, _) => service.audit_operations().map(Value::from),
+        (SESSIONS, _) => sessions::list(service).await.map(|listed| json!(listed)),
+        (_, Some((id, "state"))) => {
+            let state = service.session_state(&me, id).await;
+            state.map(|state| json!(state))
+        }
+        (_, Some((id, "variables"))) => {
+            let state = service.session_state(&me, id).await;
+            state.map(|state| json!(state.all_variables))
+        }
+        (_, Some((id, what))) if what.starts_with("files/") => {
+            return read_file(service, uri, (id, &what["files/".len()..])).await;
+        }
         _ => match tool_name(uri) {
             Some(name) => service.tool_schema(name).await,
-            None => {
-                return Err(not_found(
-                    uri,
-                    "There is no such resource; resources/list has those that there are.",
-                ));
-            }
+            None => return Err(no_such(uri)),
         },
     };
     match value {
         Ok(value) => Ok(ReadResourceResult::new(vec![
             ResourceContents::text(value.to_string(), uri).with_mime_type(JSON),
         ])),
-        Err(error @ ServiceError::UnknownTool(_)) => {
-            Err(not_found(uri, &sentence(&error.to_string())))
-        }
-        Err(error) => Err(ErrorData::internal_error(
-            sentence(&error.to_string()),
-            None,
-        )),
+        Err(error) => Err(refuse(uri, &error)),
     }
+}
+
+async fn read_file(
+    service: &Service,
+    uri: &str,
+    (id, path): (&str, &str),
+) -> Result<ReadResourceResult, ErrorData> {
+    let path = decode(path).ok_or_else(|| no_such(uri))?;
+    let read = service.session_file(&Principal::local(), id, &path).await;
+    let file = read.map_err(|error| refuse(uri, &error))?;
+    if file.size > file.bytes.len() as u64 {
+        let message = format!(
+            "The file has {} bytes, more than the {MAX_FILE_BYTES} that are read; read it with code in the session.",
+            file.size
+        );
+        return Err(ErrorData::invalid_params(message, None));
+    }
+    let kind = mime_type(&path);
+    let text = if is_text(kind) {
+        String::from_utf8(file.bytes).map_err(std::string::FromUtf8Error::into_bytes)
+    } else {
+        Err(file.bytes)
+    };
+    let contents = match text {
+        Ok(text) => ResourceContents::text(text, uri),
+        Err(bytes) => ResourceContents::blob(STANDARD.encode(bytes), uri),
+    };
+    Ok(ReadResourceResult::new(vec![contents.with_mime_type(kind)]))
+}
+
+fn refuse(uri: &str, error: &ServiceError) -> ErrorData {
+    let message = sentence(&error.to_string());
+    match error {
+        ServiceError::UnknownTool(_)
+        | ServiceError::Session(SessionError::Unknown(_) | SessionError::NoFile { .. }) => {
+            not_found(uri, &message)
+        }
+        ServiceError::Rejected { .. } => ErrorData::invalid_params(message, None),
+        _ => ErrorData::internal_error(message, None),
+    }
+}
+
+fn no_such(uri: &str) -> ErrorData {
+    not_found(
+        uri,
+        "There is no such resource; resources/list has those that there are.",
+    )
+}
+
+/// A session's name and what of it, if an address is of that kind.
+fn of_session(uri: &str) -> Option<(&str, &str)> {
+    uri.strip_prefix(SESSION_START)?.split_once('/')
+}
+
+/// Whether a client may subscribe to an address.
+pub(super) fn can_change(uri: &str) -> bool {
+    uri == SESSIONS
+        || of_session(uri).is_some_and(|(_, what)| matches!(what, "state" | "variables"))
+}
+
+/// Undoes percent-encoding, once.
+fn decode(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let digits = [rest.next()?, rest.next()?];
+        let digits = std::str::from_utf8(&digits).ok()?;
+        // Not `from_str_radix` alone: it takes a sign.
+        let is_hex = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+        bytes.push(u8::from_str_radix(digits, 16).ok().filter(|_| is_hex)?);
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// What a file's name says of its content.
+pub(super) fn mime_type(path: &str) -> &'static str {
+    let extension = path.rsplit_once('.').map_or("", |(_, extension)| extension);
+    match extension.to_ascii_lowercase().as_str() {
+        "txt" | "log" | "" => "text/plain",
+        "csv" => "text/csv",
+        "md" => "text/markdown",
+        "html" | "htm" => "text/html",
+        "py" => "text/x-python",
+        "json" => "application/json",
+        "xml" => "application/xml",
+        "yaml" | "yml" => "application/yaml",
+        "svg" => "image/svg+xml",
+        "png" => "image/png",
+        "jpg" | "jpeg" => "image/jpeg",
+        "gif" => "image/gif",
+        "webp" => "image/webp",
+        "pdf" => "application/pdf",
+        "zip" => "application/zip",
+        _ => "application/octet-stream",
+    }
+}
+
+fn is_text(kind: &str) -> bool {
+    kind.starts_with("text/")
+        || matches!(
+            kind,
+            "application/json" | "application/xml" | "application/yaml" | "image/svg+xml"
+        )
 }
 
 fn tool_name(uri: &str) -> Option<&str> {
@@ -95,4 +236,32 @@ fn tool_name(uri: &str) -> Option<&str> {
 fn not_found(uri: &str, message: &str) -> ErrorData {
     let uri: String = uri.chars().take(256).collect();
     ErrorData::resource_not_found(message.to_owned(), Some(json!({"uri": uri})))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_decoded_once_and_strictly() {
+        assert_eq!(decode("a%20b/%C3%BC.csv").as_deref(), Some("a b/ü.csv"));
+        // What comes out is checked as a path: this is one with a percent sign.
+        assert_eq!(decode("%252e%252e/x").as_deref(), Some("%2e%2e/x"));
+        for bad in ["%", "%4", "%zz", "%+1", "%ff", "a%C3"] {
+            assert_eq!(decode(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn only_what_changes_can_be_subscribed_to() {
+        assert!(can_change("mcp://forge/sessions/a/state"));
+        assert!(can_change("mcp://forge/sessions/list"));
+        for uri in [
+            "mcp://forge/sessions/a/files/x",
+            "mcp://forge/tools/available",
+            "",
+        ] {
+            assert!(!can_change(uri), "{uri}");
+        }
+    }
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{
     bridge::ToolInfo,
-    config::{Config, size::show_size},
+    config::{Backend, Config, size::show_size},
     service::{ExecuteRequest, ExecuteResponse},
 };
 
@@ -18,7 +18,7 @@ pub(super) const EXECUTE_PYTHON: &str = "execute_python";
 /// The fixed part of the description. Every client puts it into every conversation: each
 /// sentence must earn its place.
 const DESCRIPTION: &str = "\
-Run Python in a fresh, sealed sandbox and get back only what you print or what the last expression evaluates to. \
+Run Python in a sealed sandbox and get back only what you print or what the last expression evaluates to. \
 Use it to call tools in loops, filter and join their results, compute, and plot, so that large data never passes through the conversation.
 
 Tools: list the ones the code needs in `mcp_tools`; each is then an ordinary function under its own name, called with keyword arguments: \
@@ -28,8 +28,10 @@ Tools: list the ones the code needs in `mcp_tools`; each is then an ordinary fun
 Result: the value of the last expression, as in a notebook; finish with a small summary, not the raw data. \
 Matplotlib figures and other rich objects come back as images without `plt.show()`. Exceptions come back with a traceback.
 
-Each call starts from nothing: no variables or files remain from earlier calls. There is no network and no `pip install`; \
-everything from outside comes through tools. Write scratch files to /workspace or /tmp.";
+Without `session_id` each call starts from nothing. With one (`new` makes one), variables, imports and files in /workspace stay \
+for later calls. Should its interpreter be lost, the next call answers `session_lost` and does not run: repeat what built the state, then go on.
+
+There is no network and no `pip install`; everything from outside comes through tools.";
 
 /// Characters of tools listed in the description.
 const MAX_LISTED_CHARS: usize = 3000;
@@ -83,6 +85,10 @@ fn describe(tools: &[ToolInfo]) -> String {
 fn input_schema(config: &Config) -> JsonObject {
     let mut schema = Value::Object(schema_of::<ExecuteRequest>(Direction::In));
     let (default, max) = (&config.default_limits, &config.max_limits);
+    let backend = match config.default_backend {
+        Backend::Simple => "simple",
+        Backend::Jupyter => "jupyter",
+    };
     add(
         &mut schema,
         "/properties/timeout",
@@ -96,7 +102,7 @@ fn input_schema(config: &Config) -> JsonObject {
     add(
         &mut schema,
         "/properties/backend",
-        json!({"default": "simple", "enum": ["simple", "jupyter"]}),
+        json!({"default": backend, "enum": ["simple", "jupyter"]}),
     );
     let limits = "/properties/limits/properties";
     for (name, default, max) in [
@@ -140,7 +146,7 @@ fn add(schema: &mut Value, pointer: &str, more: Value) {
 }
 
 /// A type's schema, flat and without what only a generator cares for.
-fn schema_of<T: JsonSchema>(direction: Direction) -> JsonObject {
+pub(super) fn schema_of<T: JsonSchema>(direction: Direction) -> JsonObject {
     let settings =
         SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
     let mut schema = settings
@@ -157,7 +163,7 @@ fn schema_of<T: JsonSchema>(direction: Direction) -> JsonObject {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Direction {
+pub(super) enum Direction {
     In,
     Out,
 }

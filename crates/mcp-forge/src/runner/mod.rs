@@ -1,6 +1,6 @@
 //! The connection to a runner: framed, bounded, untrusted on the way in.
 
-use std::io;
+use std::{future::poll_fn, io};
 
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
@@ -29,6 +29,9 @@ pub enum ProtocolError {
     /// A frame holds more values than anything sensible: each costs far more memory than its bytes.
     #[error("the runner sent a message with more than {MAX_VALUES} values")]
     TooManyValues,
+    /// More output than is read while no turn runs.
+    #[error("it wrote more than {0} bytes while no turn was running")]
+    Flooded(u64),
     /// A message that nobody asked for.
     #[error("the runner sent a message that does not belong here")]
     Unexpected,
@@ -47,6 +50,17 @@ pub fn connect(connection: Box<dyn Duplex>) -> (Events, Requests) {
         Events(FramedRead::new(read, codec(MAX_EVENT_BYTES))),
         Requests(FramedWrite::new(write, codec(MAX_REQUEST_BYTES))),
     )
+}
+
+/// A request as it is sent, its length included: for those that travel with descriptors.
+///
+/// # Errors
+///
+/// [`ProtocolError::Malformed`], never for a request of ours.
+pub fn frame(request: &Request) -> Result<Vec<u8>, ProtocolError> {
+    let body = serde_json::to_vec(request)?;
+    let length = u32::try_from(body.len()).map_err(io::Error::other)?;
+    Ok([&length.to_be_bytes()[..], &body].concat())
 }
 
 fn codec(most: usize) -> LengthDelimitedCodec {
@@ -95,8 +109,38 @@ impl Requests {
     ///
     /// [`ProtocolError::Io`] when the runner is gone or the request is over [`MAX_REQUEST_BYTES`].
     pub async fn send(&mut self, request: &Request) -> Result<(), ProtocolError> {
+        self.ready().await?;
+        self.put(request)?;
+        self.flush().await
+    }
+
+    /// Waits until there is room for a request.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::send`].
+    pub(crate) async fn ready(&mut self) -> Result<(), ProtocolError> {
+        let room = poll_fn(|context| SinkExt::<Bytes>::poll_ready_unpin(&mut self.0, context));
+        Ok(room.await?)
+    }
+
+    /// Puts a request into the room that there is: from here on it is sent, whoever stops waiting.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::send`].
+    pub(crate) fn put(&mut self, request: &Request) -> Result<(), ProtocolError> {
         let frame = serde_json::to_vec(request)?;
-        Ok(self.0.send(Bytes::from(frame)).await?)
+        Ok(self.0.start_send_unpin(Bytes::from(frame))?)
+    }
+
+    /// Waits until all that was put is on its way.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::send`].
+    pub(crate) async fn flush(&mut self) -> Result<(), ProtocolError> {
+        Ok(SinkExt::<Bytes>::flush(&mut self.0).await?)
     }
 }
 

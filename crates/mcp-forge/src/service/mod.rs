@@ -15,10 +15,12 @@ mod imports;
 mod request;
 mod resources;
 mod response;
+mod sessions;
 mod slots;
 
 pub use request::{ExecuteRequest, LimitsRequest};
 pub use response::{ExecuteResponse, UsageView};
+pub use sessions::{DocumentRequest, DocumentResponse, ForkResponse};
 
 use crate::{
     audit::{Audit, AuditError, Pending, fields},
@@ -26,7 +28,9 @@ use crate::{
     config::Config,
     engine::{Engine, Guard, Isolation, LaunchError, Purpose, SandboxSpec},
     limits::LimitsView,
+    names::{Principal, SessionName},
     runner::wire::{ToolFailure, ToolFailureKind, ToolValue},
+    session::{SessionError, Sessions},
     turn::{self, Observer, Report, Tools, Turn, json_size},
 };
 use request::Checked;
@@ -39,6 +43,7 @@ pub struct Service {
     engine: Arc<dyn Engine>,
     bridge: Arc<Bridge>,
     audit: Audit,
+    sessions: Sessions,
     slots: Slots,
     /// Sandboxes whose turn is over and that are not gone yet.
     endings: TaskTracker,
@@ -58,6 +63,17 @@ pub enum ServiceError {
         /// One sentence: the field, the value, the fix.
         message: String,
     },
+    /// A field asks for what nobody may have. Nothing ran, and the audit log says who asked.
+    #[error("{message}")]
+    Forbidden {
+        /// The field.
+        field: String,
+        /// One sentence: the field, the value, the fix.
+        message: String,
+    },
+    /// A session could not do what it was asked; see the error for what it means.
+    #[error(transparent)]
+    Session(#[from] SessionError),
     /// A field whose feature does not exist yet. Nothing ran.
     #[error("{message}")]
     NotAvailableYet {
@@ -105,11 +121,13 @@ impl Service {
         audit: Audit,
     ) -> Arc<Self> {
         let slots = Slots::new(config.max_concurrent);
+        let sessions = Sessions::new(&config, Arc::clone(&engine), audit.clone());
         Arc::new(Self {
             config,
             engine,
             bridge,
             audit,
+            sessions,
             slots,
             endings: TaskTracker::new(),
             environment: OnceCell::new(),
@@ -127,9 +145,10 @@ impl Service {
         });
     }
 
-    /// Ends the upstreams, and waits for the last sandboxes to be gone. Executions are ended by
-    /// dropping their futures, which the front door holds.
+    /// Ends the sessions and the upstreams, and waits for the last sandboxes to be gone. Executions
+    /// are ended by dropping their futures, which the front door holds.
     pub async fn shutdown(&self) {
+        self.sessions.shutdown().await;
         self.endings.close();
         self.endings.wait().await;
         self.bridge.shutdown().await;
@@ -140,7 +159,7 @@ impl Service {
         &self.config
     }
 
-    /// Runs code in a fresh sandbox.
+    /// Runs code for the local user: in a fresh sandbox, or in a session if the request names one.
     ///
     /// # Errors
     ///
@@ -148,23 +167,52 @@ impl Service {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future kills the sandbox and writes the audit's terminal record `cancelled`.
+    /// Dropping the future kills the sandbox, or interrupts the session's turn, and writes the
+    /// audit's terminal record `cancelled`.
     pub async fn execute(
         &self,
+        request: ExecuteRequest,
+        observer: &mut dyn Observer,
+    ) -> Result<ExecuteResponse, ServiceError> {
+        self.execute_for(&Principal::local(), request, observer)
+            .await
+    }
+
+    /// As [`Self::execute`], for someone else.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::execute`].
+    pub async fn execute_for(
+        &self,
+        principal: &Principal,
         request: ExecuteRequest,
         observer: &mut dyn Observer,
     ) -> Result<ExecuteResponse, ServiceError> {
         let checked = match request::check(request, &self.config) {
             Ok(checked) => checked,
             Err(refusal) => {
-                self.audit
-                    .record("execution.refused", fields(refusal_fields(&refusal)))?;
+                let event = match &refusal {
+                    ServiceError::Forbidden { .. } => "security.violation",
+                    _ => "execution.refused",
+                };
+                self.audit.record(event, fields(refusal_fields(&refusal)))?;
                 return Err(refusal);
             }
         };
         let id = execution_id()?;
         let pending = self.audit.begin("execution", start_fields(&id, &checked))?;
-        let ended = self.run(&id, &checked, observer).await;
+        let ended = match &checked.session {
+            None => self.run(&id, &checked, observer).await,
+            Some(session) => {
+                let name = SessionName {
+                    principal: principal.clone(),
+                    id: session.id.clone(),
+                };
+                self.run_in_session(&id, &checked, (&name, session), observer)
+                    .await
+            }
+        };
         let written = pending.finish(match &ended {
             Ok(response) => end_fields(response),
             Err(error) => {
@@ -185,7 +233,7 @@ impl Service {
         observer: &mut dyn Observer,
     ) -> Result<ExecuteResponse, ServiceError> {
         let slot = self.slots.take().await?;
-        let grant = self.bridge.grant(&checked.tools).await?;
+        let grant = Arc::new(self.bridge.grant(&checked.tools).await?);
         let (report, isolation) = self.run_turn((id, slot), checked, &grant, observer).await?;
         Ok(response::assemble(
             id.to_owned(),
@@ -201,7 +249,7 @@ impl Service {
         &self,
         (id, slot): (&str, Slot),
         checked: &Checked,
-        grant: &Grant,
+        grant: &Arc<Grant>,
         observer: &mut dyn Observer,
     ) -> Result<(Report, Isolation), ServiceError> {
         let pending = self.audit.begin(
@@ -229,11 +277,12 @@ impl Service {
         let isolation = sandbox.isolation.clone();
         let turn = Turn {
             code: &checked.code,
+            execution_id: None,
             stubs: grant.stubs(),
             tools: &AuditedTools {
-                tools: grant,
-                audit: &self.audit,
-                execution_id: id,
+                tools: Arc::<Grant>::clone(grant),
+                audit: self.audit.clone(),
+                execution_id: id.to_owned(),
             },
             observer,
             limits: &checked.limits,
@@ -259,14 +308,14 @@ async fn end(guard: Option<Box<dyn Guard>>, pending: Pending, slot: Slot) {
 }
 
 /// Tools whose every call is in the audit log before it is made: by name and size, never by content.
-struct AuditedTools<'a> {
-    tools: &'a dyn Tools,
-    audit: &'a Audit,
-    execution_id: &'a str,
+struct AuditedTools {
+    tools: Arc<dyn Tools>,
+    audit: Audit,
+    execution_id: String,
 }
 
 #[async_trait::async_trait]
-impl Tools for AuditedTools<'_> {
+impl Tools for AuditedTools {
     async fn call(
         &self,
         name: &str,
@@ -312,13 +361,17 @@ fn execution_id() -> Result<String, ServiceError> {
 
 /// The code itself stays out of the log: its hash names it without revealing it.
 fn start_fields(id: &str, checked: &Checked) -> Map<String, Value> {
-    fields(json!({
+    let mut started = fields(json!({
         "execution_id": id,
         "code_sha256": format!("{:x}", Sha256::digest(&checked.code)),
         "code_bytes": checked.code.len(),
         "tools": checked.tools,
         "resources": LimitsView::from(&checked.limits),
-    }))
+    }));
+    if let Some(session) = &checked.session {
+        started.insert("session_id".to_owned(), session.id.as_str().into());
+    }
+    started
 }
 
 fn end_fields(response: &ExecuteResponse) -> Map<String, Value> {
@@ -335,6 +388,9 @@ fn end_fields(response: &ExecuteResponse) -> Map<String, Value> {
 fn refusal_fields(refusal: &ServiceError) -> Value {
     match refusal {
         ServiceError::Rejected { field, .. } => json!({"field": field, "success": false}),
+        ServiceError::Forbidden { field, message } => {
+            json!({"field": field, "reason": message, "success": false})
+        }
         ServiceError::NotAvailableYet { field, .. } => json!({"field": field, "success": false}),
         _ => json!({"success": false}),
     }
@@ -368,9 +424,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let audit = Audit::open(&directory.path().join("audit")).unwrap();
         let tools = AuditedTools {
-            tools: &One,
-            audit: &audit,
-            execution_id: "e1",
+            tools: Arc::new(One),
+            audit: audit.clone(),
+            execution_id: "e1".to_owned(),
         };
         let arguments = || fields(json!({"q": "secret question"}));
         tools.call("good", arguments()).await.unwrap();

@@ -12,10 +12,12 @@ use serde_json::{Map, Value};
 use super::ServiceError;
 use crate::{
     config::{
-        Config, nearest,
+        Backend, Config, nearest,
         size::{duration_from_seconds, parse_bytes, show_size},
     },
     limits::Limits,
+    names::SessionId,
+    session::Volume,
     text::{clipped, quoted},
 };
 
@@ -40,13 +42,13 @@ pub struct ExecuteRequest {
     pub code: String,
     /// Names of the tools the code may call as functions, as listed by `mcp://forge/tools/available`. Default: none.
     pub mcp_tools: Option<Vec<String>>,
-    /// Names a session whose variables persist between calls. Not available yet: leave it out.
+    /// Names a session, whose variables, imports and files stay for later calls; made at its first use. `new` makes one with a new name.
     pub session_id: Option<String>,
-    /// `simple`: a fresh sandbox for this call. `jupyter`, a session, is not available yet.
+    /// `simple`: a fresh sandbox for this call. `jupyter`: a session, by default a new one. A `session_id` alone says enough.
     pub backend: Option<String>,
     /// Seconds the code may run, tool calls included.
     pub timeout: Option<f64>,
-    /// Directories to mount. Not available yet: leave it out.
+    /// Copied into the session before the code runs, for example {"shared/readonly/data": "/workspace/data"}. There are `shared/readonly`, `uploads/{session_id}` and `sessions/{session_id}`, and what lies in them.
     pub volumes: Option<Map<String, Value>>,
     /// Name of a custom environment to run in. Not available yet: leave it out.
     pub custom_image: Option<String>,
@@ -92,10 +94,13 @@ impl ExecuteRequest {
                 "mcp_tools",
                 "a list of tool names, for example [\"github_search_repos\"]",
             )?,
-            session_id: fields.take("session_id", "a string")?,
-            backend: fields.take("backend", "the string \"simple\"")?,
+            session_id: fields.take("session_id", "a string, or \"new\"")?,
+            backend: fields.take("backend", "the string \"simple\" or \"jupyter\"")?,
             timeout: fields.take("timeout", "a number of seconds, for example 30")?,
-            volumes: fields.take("volumes", "an object")?,
+            volumes: fields.take(
+                "volumes",
+                "an object, for example {\"shared/readonly/data\": \"/workspace/data\"}",
+            )?,
             custom_image: fields.take("custom_image", "a string")?,
             environment: fields.take("environment", "a string")?,
             limits: fields
@@ -131,54 +136,108 @@ pub(super) struct Checked {
     pub(super) code: String,
     pub(super) tools: Vec<String>,
     pub(super) limits: Limits,
+    /// None: a fresh sandbox.
+    pub(super) session: Option<CheckedSession>,
+}
+
+/// The session that a request is for.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct CheckedSession {
+    pub(super) id: SessionId,
+    /// Whether limits beside the timeout were asked for.
+    pub(super) has_own_limits: bool,
+    pub(super) volumes: Vec<Volume>,
 }
 
 /// Checks every field of a request against the configuration. Pure: nothing has happened yet.
 pub(super) fn check(request: ExecuteRequest, config: &Config) -> Result<Checked, ServiceError> {
     refuse_what_is_not_available(&request)?;
     check_code(&request.code)?;
+    let session = check_session(&request, config)?;
     let tools = check_tools(request.mcp_tools.unwrap_or_default())?;
     let limits = check_limits(request.timeout, &request.limits.unwrap_or_default(), config)?;
     Ok(Checked {
         code: request.code,
         tools,
         limits,
+        session,
     })
+}
+
+/// A `session_id` alone selects a session; `jupyter` alone, or the name `new`, makes one.
+fn check_session(
+    request: &ExecuteRequest,
+    config: &Config,
+) -> Result<Option<CheckedSession>, ServiceError> {
+    let asked = request.session_id.as_deref();
+    let id = match (request.backend.as_deref(), asked) {
+        (Some("simple"), Some(id)) => {
+            let message = format!(
+                "`session_id` is {} and `backend` is \"simple\", which has no sessions; leave `backend` out to use the session, or `session_id` for a fresh sandbox.",
+                quoted(id)
+            );
+            return Err(rejected("backend", message));
+        }
+        (None | Some("jupyter"), Some("new")) | (Some("jupyter"), None) => mint_session_id()?,
+        (None, None) if config.default_backend == Backend::Jupyter => mint_session_id()?,
+        (None | Some("jupyter"), Some(id)) => parse_session_id(id)?,
+        (None | Some("simple"), None) => {
+            if request.volumes.as_ref().is_some_and(|map| !map.is_empty()) {
+                return Err(rejected(
+                    "volumes",
+                    "`volumes` are copied into a session, and this call has none; pass a `session_id`, for example \"new\".",
+                ));
+            }
+            return Ok(None);
+        }
+        (Some(other), _) => {
+            let message = format!(
+                "`backend` is {}; pass \"simple\" or \"jupyter\".",
+                quoted(other)
+            );
+            return Err(rejected("backend", message));
+        }
+    };
+    let volumes = request.volumes.clone().unwrap_or_default();
+    let volumes = Volume::parse_all(&volumes, &id).map_err(|refusal| {
+        let message = format!("{}.", refusal.message);
+        if refusal.is_violation {
+            let field = "volumes".to_owned();
+            ServiceError::Forbidden { field, message }
+        } else {
+            rejected("volumes", message)
+        }
+    })?;
+    let limits = request.limits.as_ref();
+    Ok(Some(CheckedSession {
+        id,
+        has_own_limits: limits.is_some_and(|limits| *limits != LimitsRequest::default()),
+        volumes,
+    }))
+}
+
+/// Reads a session's name.
+///
+/// # Errors
+///
+/// [`ServiceError::Rejected`].
+pub(super) fn parse_session_id(text: &str) -> Result<SessionId, ServiceError> {
+    SessionId::parse(text).map_err(|rule| {
+        let message = format!("`session_id` is {}; {rule}.", quoted(text));
+        rejected("session_id", message)
+    })
+}
+
+/// A name that nobody has, and nobody guesses.
+pub(super) fn mint_session_id() -> Result<SessionId, ServiceError> {
+    let random = super::execution_id()?;
+    SessionId::parse(&format!("s-{}", &random[..16]))
+        .map_err(|rule| rejected("session_id", rule.to_string()))
 }
 
 /// Parameters of later features are refused, never ignored: ignoring one would run the code
 /// somewhere else than the caller believes.
 fn refuse_what_is_not_available(request: &ExecuteRequest) -> Result<(), ServiceError> {
-    if request.session_id.is_some() {
-        return Err(not_yet(
-            "session_id",
-            "sessions are not available yet. Leave it out and do all the work in one call; variables do not persist between calls.",
-        ));
-    }
-    match request.backend.as_deref() {
-        None | Some("simple") => {}
-        Some("jupyter") => {
-            return Err(not_yet(
-                "backend",
-                "\"jupyter\" is not available yet. Leave it out or pass \"simple\", which runs the code in a fresh sandbox.",
-            ));
-        }
-        Some(other) => {
-            return Err(rejected(
-                "backend",
-                format!(
-                    "`backend` is {}; the only one here is \"simple\".",
-                    quoted(other)
-                ),
-            ));
-        }
-    }
-    if request.volumes.is_some() {
-        return Err(not_yet(
-            "volumes",
-            "volumes are not available yet. Leave it out; read files through a tool, and write scratch files to /workspace.",
-        ));
-    }
     if request.custom_image.is_some() {
         return Err(not_yet(
             "custom_image",
@@ -360,14 +419,14 @@ fn check_size(
 }
 
 /// The parameters not yet read, and the names of all that there are.
-struct Fields {
+pub(super) struct Fields {
     prefix: &'static str,
     rest: Map<String, Value>,
     known: Vec<&'static str>,
 }
 
 impl Fields {
-    fn new(prefix: &'static str, rest: Map<String, Value>) -> Self {
+    pub(super) fn new(prefix: &'static str, rest: Map<String, Value>) -> Self {
         Self {
             prefix,
             rest,
@@ -376,7 +435,7 @@ impl Fields {
     }
 
     /// Takes one parameter; absent and `null` are the same.
-    fn take<T: DeserializeOwned>(
+    pub(super) fn take<T: DeserializeOwned>(
         &mut self,
         name: &'static str,
         expected: &str,
@@ -393,7 +452,7 @@ impl Fields {
     }
 
     /// Refuses what is left.
-    fn finish(self, kind: &str) -> Result<(), ServiceError> {
+    pub(super) fn finish(self, kind: &str) -> Result<(), ServiceError> {
         let Some(name) = self.rest.keys().next() else {
             return Ok(());
         };
@@ -434,7 +493,7 @@ fn describe(value: &Value) -> String {
     }
 }
 
-fn rejected(field: &str, message: impl Into<String>) -> ServiceError {
+pub(super) fn rejected(field: &str, message: impl Into<String>) -> ServiceError {
     ServiceError::Rejected {
         field: field.to_owned(),
         message: message.into(),

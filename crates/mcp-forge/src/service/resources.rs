@@ -76,6 +76,7 @@ impl Service {
     async fn describe_environment(&self) -> Result<Value, ServiceError> {
         let request = ExecuteRequest {
             code: DESCRIBE_ENVIRONMENT.to_owned(),
+            backend: Some("simple".to_owned()),
             ..ExecuteRequest::default()
         };
         let response = self.execute(request, &mut Unheard).await?;

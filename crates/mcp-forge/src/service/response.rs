@@ -9,8 +9,10 @@ use crate::{
     config::size::show_size,
     engine::{ExitCause, Isolation},
     limits::{Limits, LimitsView},
+    names::SessionId,
     runner::wire::Raised,
-    turn::{Display, Outcome, Report, ToolCallRecord},
+    session::{FileView, SessionView},
+    turn::{BetweenTurns, Display, Outcome, Report, ToolCallRecord},
 };
 
 /// The environment every request runs in until custom ones exist.
@@ -51,6 +53,14 @@ pub struct ExecuteResponse {
     pub execution_time: f64,
     /// The session, if there was one.
     pub session_id: Option<String>,
+    /// The session's state after the call.
+    pub session: Option<SessionView>,
+    /// What threads and child processes of earlier calls wrote after those had ended.
+    pub between_turns: Option<BetweenTurns>,
+    /// Files in the session's `/workspace` that this call made or changed.
+    pub files: Vec<FileView>,
+    /// What else to know: other sessions that end soon.
+    pub notices: Vec<String>,
     /// The limits that applied.
     pub limits: LimitsView,
     /// What was used.
@@ -82,7 +92,14 @@ pub(super) fn assemble(
 ) -> ExecuteResponse {
     let error = match report.outcome {
         Outcome::Raised => report.error,
-        _ => explain(&report.outcome, &asked.limits, max),
+        _ => explain(&report.outcome, &asked.limits, max).map(|explained| Raised {
+            // Where an interrupted turn was when it was interrupted.
+            traceback: report
+                .error
+                .filter(|error| error.kind == "KeyboardInterrupt")
+                .map_or_else(String::new, |error| error.traceback),
+            ..explained
+        }),
     };
     // The runner wrote this map: only what it is meant to hold goes on.
     let claimed = report
@@ -97,7 +114,7 @@ pub(super) fn assemble(
     }
     ExecuteResponse {
         success: report.outcome == Outcome::Completed,
-        outcome: outcome_name(&report.outcome).to_owned(),
+        outcome: report.outcome.name().to_owned(),
         result: report.result,
         result_repr: report.result_repr,
         stdout: report.stdout.text,
@@ -110,6 +127,10 @@ pub(super) fn assemble(
         execution_id,
         execution_time: report.wall.as_secs_f64(),
         session_id: None,
+        session: None,
+        between_turns: None,
+        files: Vec::new(),
+        notices: Vec::new(),
         limits: LimitsView::from(&asked.limits),
         usage: UsageView {
             wall_ms: u64::try_from(report.wall.as_millis()).unwrap_or(u64::MAX),
@@ -121,16 +142,78 @@ pub(super) fn assemble(
     }
 }
 
-/// The outcome's name on the wire.
-fn outcome_name(outcome: &Outcome) -> &'static str {
-    match outcome {
-        Outcome::Completed => "completed",
-        Outcome::Raised => "raised",
-        Outcome::TimedOut => "timed_out",
-        Outcome::OutOfMemory | Outcome::Crashed(ExitCause::OutOfMemory) => "out_of_memory",
-        Outcome::OutputLimit => "output_limit",
-        Outcome::Cancelled => "cancelled",
-        Outcome::Crashed(_) => "crashed",
+/// Adds to a turn's response what its session has to say.
+pub(super) fn add_session(
+    response: &mut ExecuteResponse,
+    id: &SessionId,
+    ran: (SessionView, Option<BetweenTurns>, Vec<FileView>),
+) {
+    let (session, between_turns, files) = ran;
+    let is_stopped = !matches!(response.outcome.as_str(), "completed" | "raised");
+    if let Some(error) = response.error.as_mut().filter(|_| is_stopped) {
+        let fate = match &session.lost_reason {
+            None => format!(" Session `{id}` was kept: what the code had done by then is there."),
+            Some(reason) => format!(
+                " The session's interpreter is gone: {reason}. The next call in session `{id}` says so once and does not run its code."
+            ),
+        };
+        if response.outcome == "out_of_memory" {
+            let advice = " A session's limits are fixed when it starts: `delete_session` makes room for one with others.";
+            error.message.push_str(advice);
+        }
+        error.message.push_str(&fate);
+    }
+    response.session_id = Some(id.to_string());
+    response.session = Some(session);
+    response.between_turns = between_turns;
+    response.files = files;
+}
+
+/// The answer to code that did not run, because its session's interpreter is gone.
+pub(super) fn session_lost(
+    execution_id: String,
+    asked: &Checked,
+    (id, session): (&SessionId, SessionView),
+    isolation: Isolation,
+) -> ExecuteResponse {
+    let reason = session.lost_reason.clone().unwrap_or_default();
+    let message = format!(
+        "The code did not run: session `{id}` lost its interpreter, and its variables and imports with it ({reason}). \
+         Its documentation and its files in /workspace are kept. The next call in it runs in a fresh interpreter, generation {}: \
+         run again what built the state, then go on.",
+        session.generation
+    );
+    ExecuteResponse {
+        success: false,
+        outcome: "session_lost".to_owned(),
+        result: Value::Null,
+        result_repr: None,
+        stdout: String::new(),
+        stderr: String::new(),
+        truncated: Map::new(),
+        displays: Vec::new(),
+        error: Some(Raised {
+            kind: "SessionLost".to_owned(),
+            message,
+            traceback: String::new(),
+        }),
+        available_tools: Vec::new(),
+        tool_calls: Vec::new(),
+        execution_id,
+        execution_time: 0.0,
+        session_id: Some(id.to_string()),
+        session: Some(session),
+        between_turns: None,
+        files: Vec::new(),
+        notices: Vec::new(),
+        limits: LimitsView::from(&asked.limits),
+        usage: UsageView {
+            wall_ms: 0,
+            cpu_ms: None,
+            memory_peak_bytes: None,
+        },
+        isolation,
+        environment: DEFAULT_ENVIRONMENT.to_owned(),
     }
 }
 

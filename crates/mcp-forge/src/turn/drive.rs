@@ -1,13 +1,16 @@
 //! The loop of a turn: waits for whatever comes first, and answers tool calls.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 
-use super::{Display, Record, Streams, ToolCallRecord, Tools};
+use super::{Display, Record, Streams, ToolCallRecord, Tools, aside::Aside};
 use crate::runner::{
     Events, ProtocolError, Requests,
     wire::{Done, Event, Request, ToolAnswer, ToolFailureKind},
@@ -30,10 +33,21 @@ const MAX_OUTSTANDING_CALLS: usize = 256;
 /// Why the loop ended.
 pub(super) enum End {
     Done(Box<Done>),
+    /// Interrupted for this reason, and the runner has said that it is ready for more.
+    Interrupted(Stop, Box<Done>),
     NotReady(String),
     TimedOut,
     Flooded,
+    Cancelled,
     Broken(ProtocolError),
+}
+
+/// Why a turn is stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stop {
+    Deadline,
+    Flood,
+    Cancel,
 }
 
 impl End {
@@ -41,7 +55,11 @@ impl End {
     pub(super) const fn patience(&self) -> Duration {
         match self {
             Self::Broken(_) | Self::NotReady(_) => LAST_WORDS,
-            Self::Done(_) | Self::TimedOut | Self::Flooded => Duration::ZERO,
+            Self::Done(_)
+            | Self::Interrupted(..)
+            | Self::TimedOut
+            | Self::Flooded
+            | Self::Cancelled => Duration::ZERO,
         }
     }
 }
@@ -53,6 +71,8 @@ pub(super) struct Drive<'a> {
     pub(super) tools: &'a dyn Tools,
     pub(super) flood_bytes: u64,
     pub(super) max_calls: u64,
+    /// In a session: what does not belong to the turn.
+    pub(super) aside: Option<&'a mut Aside>,
 }
 
 impl Drive<'_> {
@@ -83,15 +103,16 @@ impl Drive<'_> {
         streams: &mut Streams<'_>,
         record: &mut Record,
     ) -> End {
-        match tokio::time::timeout(timeout, self.exchange(request, streams, record)).await {
+        match tokio::time::timeout(timeout, self.exchange(Some(request), streams, record)).await {
             Ok(end) => end,
             Err(_) => End::TimedOut,
         }
     }
 
-    async fn exchange(
+    /// Sends the request, if there is one, and answers whatever comes until the turn is over.
+    pub(super) async fn exchange(
         self,
-        request: Request,
+        request: Option<Request>,
         streams: &mut Streams<'_>,
         record: &mut Record,
     ) -> End {
@@ -101,58 +122,88 @@ impl Drive<'_> {
             tools,
             flood_bytes,
             max_calls,
+            mut aside,
         } = self;
-        let (answers, queue) = mpsc::channel(MAX_OUTSTANDING_CALLS + 1);
-        answers.try_send(request).ok();
+        let (answers, mut queue) = mpsc::channel(MAX_OUTSTANDING_CALLS + 1);
+        if let Some(request) = request {
+            answers.try_send(request).ok();
+        }
         let mut calls_left = max_calls.saturating_add(REFUSALS);
-        let sender = send_all(requests, queue);
-        tokio::pin!(sender);
-        let mut calls: FuturesUnordered<BoxFuture<'_, (Request, ToolCallRecord)>> =
+        let mut waiting = BTreeSet::new();
+        let mut calls: FuturesUnordered<BoxFuture<'_, (u64, ToolAnswer, ToolCallRecord)>> =
             FuturesUnordered::new();
-        loop {
-            tokio::select! {
-                biased;
-                // Output first: what was written before the end belongs before the end.
-                flooding = streams.read(record, flood_bytes) => if flooding { return End::Flooded },
-                Some((answer, call)) = calls.next() => {
-                    record.tool_calls.push(call);
-                    // There is room: calls that run and answers that wait are bounded together.
-                    answers.try_send(answer).ok();
-                }
-                event = events.next(), if calls.len() < answers.capacity().saturating_sub(1) => match event {
-                    Ok(Event::Done(done)) => return End::Done(Box::new(done)),
-                    Ok(Event::Display { data, metadata }) => {
-                        record.display(Display { data, metadata });
-                        if record.output_bytes > flood_bytes {
-                            return End::Flooded;
+        let end = {
+            let sender = send_all(requests, &mut queue);
+            tokio::pin!(sender);
+            loop {
+                tokio::select! {
+                    biased;
+                    // Output first: what was written before the end belongs before the end.
+                    flooding = streams.read(record, flood_bytes) => if flooding { break End::Flooded },
+                    Some((call_id, answer, call)) = calls.next() => {
+                        record.tool_calls.push(call);
+                        waiting.remove(&call_id);
+                        // There is room: calls that run and answers that wait are bounded together.
+                        answers.try_send(Request::ToolResult { call_id, answer }).ok();
+                    }
+                    event = events.next(), if calls.len() < answers.capacity().saturating_sub(1) => match event {
+                        Ok(Event::Done(done)) => break End::Done(Box::new(done)),
+                        Ok(Event::Display { data, metadata }) => {
+                            record.display(Display { data, metadata });
+                            if record.output_bytes > flood_bytes {
+                                break End::Flooded;
+                            }
                         }
-                    }
-                    Ok(Event::ToolCall { .. }) if calls_left == 0 => {
-                        return End::Broken(ProtocolError::TooManyCalls(max_calls));
-                    }
-                    Ok(Event::ToolCall { call_id, name, arguments }) => {
-                        calls_left -= 1;
-                        calls.push(answer_call(tools, call_id, name, arguments).boxed());
-                    }
-                    Ok(Event::Ready { .. }) => {}
-                    // Words of a session, which this is not.
-                    Ok(_) => return End::Broken(ProtocolError::Unexpected),
-                    Err(error) => return End::Broken(error),
-                },
-                error = &mut sender => return End::Broken(error),
+                        Ok(Event::ToolCall { .. }) if calls_left == 0 => {
+                            break End::Broken(ProtocolError::TooManyCalls(max_calls));
+                        }
+                        Ok(Event::ToolCall { call_id, name, arguments }) => {
+                            calls_left -= 1;
+                            waiting.insert(call_id);
+                            calls.push(answer_call(tools, call_id, name, arguments).boxed());
+                        }
+                        Ok(Event::Ready { .. }) => {}
+                        Ok(event) => match aside.as_deref_mut().map(|aside| aside.take(event)) {
+                            Some(Ok(None)) => {}
+                            Some(Err(error)) => break End::Broken(error),
+                            // Words of a session, which this is not, or an answer that nobody waits for.
+                            Some(Ok(Some(_))) | None => break End::Broken(ProtocolError::Unexpected),
+                        },
+                        Err(error) => break End::Broken(error),
+                    },
+                    error = &mut sender => break End::Broken(error),
+                }
+            }
+        };
+        if let Some(aside) = aside {
+            // Threads that wait for an answer live on; so must their hope to get one.
+            queue.close();
+            while let Ok(request) = queue.try_recv() {
+                aside.owe(request);
+            }
+            for call_id in waiting {
+                aside.refuse(call_id);
             }
         }
+        end
     }
 }
 
-/// Sends whatever is queued. Ends only with an error.
-async fn send_all(requests: &mut Requests, mut queue: mpsc::Receiver<Request>) -> ProtocolError {
-    while let Some(request) = queue.recv().await {
-        if let Err(error) = requests.send(&request).await {
-            return error;
+/// Sends whatever is queued. Ends only with an error. Stopping it at any time loses no request: it
+/// is either still queued or on its way.
+async fn send_all(requests: &mut Requests, queue: &mut mpsc::Receiver<Request>) -> ProtocolError {
+    let result = async {
+        loop {
+            requests.ready().await?;
+            let Some(request) = queue.recv().await else {
+                return Err(ProtocolError::Closed);
+            };
+            requests.put(&request)?;
+            requests.flush().await?;
         }
-    }
-    ProtocolError::Closed
+    };
+    let ended: Result<(), ProtocolError> = result.await;
+    ended.err().unwrap_or(ProtocolError::Closed)
 }
 
 async fn answer_call(
@@ -160,7 +211,7 @@ async fn answer_call(
     call_id: u64,
     name: String,
     arguments: Map<String, Value>,
-) -> (Request, ToolCallRecord) {
+) -> (u64, ToolAnswer, ToolCallRecord) {
     let started = Instant::now();
     let request_bytes = json_size(&arguments);
     let result = tools.call(&name, arguments).await;
@@ -184,7 +235,7 @@ async fn answer_call(
         request_bytes,
         response_bytes,
     };
-    (Request::ToolResult { call_id, answer }, record)
+    (call_id, answer, record)
 }
 
 /// A name that the sandbox made up is kept only as far as a name can be.

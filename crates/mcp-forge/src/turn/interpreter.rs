@@ -16,10 +16,10 @@ use crate::{
 
 /// A connected sandbox. Dropping it kills.
 pub struct Interpreter {
-    events: Events,
-    requests: Requests,
-    pipes: Pipes,
-    guard: Box<dyn Guard>,
+    pub(super) events: Events,
+    pub(super) requests: Requests,
+    pub(super) pipes: Pipes,
+    pub(super) guard: Box<dyn Guard>,
     is_ready: bool,
 }
 
@@ -33,15 +33,15 @@ impl std::fmt::Debug for Interpreter {
 
 /// A turn that has run, before what the engine knows is added.
 pub struct Ran {
-    end: End,
-    record: Record,
-    wall: Duration,
+    pub(super) end: End,
+    pub(super) record: Record,
+    pub(super) wall: Duration,
 }
 
 impl Ran {
     /// Whether the runner said how the turn ended: only then may it serve another one.
     pub const fn is_done(&self) -> bool {
-        matches!(self.end, End::Done(_))
+        matches!(self.end, End::Done(_) | End::Interrupted(..))
     }
 }
 
@@ -76,7 +76,7 @@ impl Interpreter {
             code: turn.code.to_owned(),
             tools: turn.stubs,
             caps: wire_caps(&turn.caps),
-            execution_id: None,
+            execution_id: turn.execution_id.map(str::to_owned),
         };
         let mut drive = Drive {
             events: &mut self.events,
@@ -84,6 +84,7 @@ impl Interpreter {
             tools: turn.tools,
             flood_bytes: turn.caps.flood_bytes,
             max_calls: turn.max_calls,
+            aside: None,
         };
         let greeted = if self.is_ready {
             Ok(())

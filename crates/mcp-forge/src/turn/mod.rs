@@ -15,16 +15,20 @@ use crate::{
     runner::wire::{Caps, Raised, Stub, ToolFailure, ToolValue},
 };
 
+mod aside;
 mod drive;
 mod interpreter;
 mod output;
 mod record;
+mod resident;
 mod streams;
 
+pub use aside::BetweenTurns;
 pub(crate) use drive::json_size;
 pub use interpreter::{Interpreter, Ran};
 pub use output::Captured;
 use record::Record;
+pub use resident::{CopyError, Resident, ResidentError};
 use streams::Streams;
 
 /// Displays a turn may send.
@@ -37,6 +41,8 @@ const MAX_REPR_CHARS: usize = 64 << 10;
 pub struct Turn<'a> {
     /// Python source.
     pub code: &'a str,
+    /// In a session: names the turn there.
+    pub execution_id: Option<&'a str>,
     /// The granted tools, as the sandbox sees them.
     pub stubs: Vec<Stub>,
     /// Answers their calls.
@@ -72,6 +78,7 @@ pub async fn run(sandbox: Sandbox, turn: Turn<'_>) -> (Report, Option<Box<dyn Gu
     let mut interpreter = Interpreter::connect(sandbox);
     let Turn {
         code,
+        execution_id,
         stubs,
         tools,
         observer,
@@ -82,6 +89,7 @@ pub async fn run(sandbox: Sandbox, turn: Turn<'_>) -> (Report, Option<Box<dyn Gu
     let ran = interpreter
         .turn(Turn {
             code,
+            execution_id,
             stubs,
             tools,
             observer: &mut *observer,
@@ -130,16 +138,31 @@ pub enum Outcome {
     Completed,
     /// Ended with an exception, a syntax error included.
     Raised,
-    /// Hit the wall-clock limit; the sandbox is gone.
+    /// Hit the wall-clock limit; the sandbox is gone, unless it is a session's that could be interrupted.
     TimedOut,
     /// Went over its memory limit; the sandbox is gone.
     OutOfMemory,
-    /// Wrote far more than may be kept; the sandbox is gone.
+    /// Wrote far more than may be kept; the sandbox is gone, or a session's was interrupted.
     OutputLimit,
-    /// The caller gave up; the sandbox is gone.
+    /// The caller gave up; the sandbox is gone, or a session's was interrupted.
     Cancelled,
     /// The interpreter ended or broke the protocol; the sandbox is gone.
     Crashed(ExitCause),
+}
+
+impl Outcome {
+    /// The outcome's name on the wire.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::Raised => "raised",
+            Self::TimedOut => "timed_out",
+            Self::OutOfMemory | Self::Crashed(ExitCause::OutOfMemory) => "out_of_memory",
+            Self::OutputLimit => "output_limit",
+            Self::Cancelled => "cancelled",
+            Self::Crashed(_) => "crashed",
+        }
+    }
 }
 
 /// One tool call of a turn, for the response and the audit.

@@ -6,7 +6,8 @@ use serde_json::{Map, Value};
 
 use super::{
     Display, MAX_DISPLAYS, MAX_REPR_CHARS, Observer, Outcome, Report, Stream, ToolCallRecord,
-    drive::End, json_size, output,
+    drive::{End, Stop},
+    json_size, output,
 };
 use crate::{
     config::OutputCaps,
@@ -110,8 +111,14 @@ impl Record {
                 done = *told;
                 told_outcome(&done)
             }
+            End::Interrupted(stop, told) => {
+                // Where it was interrupted is worth knowing; a value that came after all is not.
+                done.error = told.error;
+                stopped_outcome(stop)
+            }
             End::TimedOut => Outcome::TimedOut,
             End::Flooded => Outcome::OutputLimit,
+            End::Cancelled => Outcome::Cancelled,
             End::NotReady(reason) => {
                 died(ending.cause, &format!("the runner did not start: {reason}"))
             }
@@ -149,6 +156,14 @@ fn shorten(text: &mut String) {
     if text.len() > 4 * MAX_REPR_CHARS {
         let end = text.floor_char_boundary(4 * MAX_REPR_CHARS);
         text.truncate(end);
+    }
+}
+
+const fn stopped_outcome(stop: Stop) -> Outcome {
+    match stop {
+        Stop::Deadline => Outcome::TimedOut,
+        Stop::Flood => Outcome::OutputLimit,
+        Stop::Cancel => Outcome::Cancelled,
     }
 }
 

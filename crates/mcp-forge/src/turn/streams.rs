@@ -32,6 +32,44 @@ impl Pipes {
             buffers: [vec![0; output::PIECE_BYTES], vec![0; output::PIECE_BYTES]],
         }
     }
+
+    /// Waits for a piece of either stream: its stream and length, 0 once at its end.
+    ///
+    /// # Cancel safety
+    ///
+    /// A read that was dropped has taken nothing.
+    pub(super) async fn read(&mut self) -> (Stream, usize) {
+        let Self {
+            stdout,
+            stderr,
+            buffers: [out, err],
+        } = self;
+        let (stream, length) = tokio::select! {
+            length = read_some(stdout, out) => (Stream::Stdout, length),
+            length = read_some(stderr, err) => (Stream::Stderr, length),
+        };
+        if length == 0 {
+            match stream {
+                Stream::Stdout => self.stdout = None,
+                Stream::Stderr => self.stderr = None,
+            }
+        }
+        (stream, length)
+    }
+
+    /// A piece that lies in a pipe now, if one does.
+    pub(super) fn read_now(&mut self) -> Option<(Stream, usize)> {
+        unconstrained(self.read()).now_or_never()
+    }
+
+    /// The bytes of the piece that was read last.
+    pub(super) fn piece(&self, stream: Stream, length: usize) -> &[u8] {
+        let [out, err] = &self.buffers;
+        match stream {
+            Stream::Stdout => &out[..length],
+            Stream::Stderr => &err[..length],
+        }
+    }
 }
 
 /// The two output streams of a turn.
@@ -51,33 +89,11 @@ impl<'a> Streams<'a> {
     ///
     /// A read that was dropped has taken nothing.
     pub(super) async fn read(&mut self, record: &mut Record, flood_bytes: u64) -> bool {
-        let Pipes {
-            stdout,
-            stderr,
-            buffers: [out, err],
-        } = &mut *self.pipes;
-        let (stream, length) = tokio::select! {
-            length = read_some(stdout, out) => (Stream::Stdout, length),
-            length = read_some(stderr, err) => (Stream::Stderr, length),
-        };
-        let piece = if stream == Stream::Stdout {
-            &out[..length]
-        } else {
-            &err[..length]
-        };
-        if length == 0 {
-            self.close(stream);
-        } else {
-            record.output(stream, piece, self.observer);
+        let (stream, length) = self.pipes.read().await;
+        if length > 0 {
+            record.output(stream, self.pipes.piece(stream, length), self.observer);
         }
         record.output_bytes > flood_bytes
-    }
-
-    fn close(&mut self, stream: Stream) {
-        match stream {
-            Stream::Stdout => self.pipes.stdout = None,
-            Stream::Stderr => self.pipes.stderr = None,
-        }
     }
 
     /// Takes what lies in the pipes now: all that was written before the end was told.

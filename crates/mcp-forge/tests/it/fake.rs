@@ -7,8 +7,8 @@ use mcp_forge::{
     bridge::Bridge,
     config::{Config, Sources},
     engine::{
-        Ending, Engine, ExitCause, Guard, Isolation, LaunchError, Layer, LayerState, LimitReport,
-        Probe, Sandbox, SandboxSpec, Usage,
+        BranchError, Ending, Engine, ExitCause, Guard, Isolation, LaunchError, Layer, LayerState,
+        LimitReport, Probe, Sandbox, SandboxSpec, Usage,
     },
     runner::wire::{Done, Event, Request},
     service::Service,
@@ -16,7 +16,7 @@ use mcp_forge::{
 use serde_json::Value;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, DuplexStream},
-    sync::watch,
+    sync::{Notify, mpsc, watch},
     task::JoinHandle,
 };
 
@@ -118,14 +118,7 @@ impl Engine for FakeEngine {
                 "the fake engine starts nothing".to_owned(),
             ));
         }
-        let (connection, theirs) = tokio::io::duplex(1 << 16);
-        let (stdout, their_stdout) = tokio::io::duplex(1 << 16);
-        let (stderr, their_stderr) = tokio::io::duplex(1 << 16);
-        let mut runner = Runner {
-            connection: theirs,
-            stdout: their_stdout,
-            stderr: their_stderr,
-        };
+        let (mut runner, ours) = pair();
         runner
             .send(&Event::Ready {
                 python: "3.11.7".to_owned(),
@@ -134,22 +127,66 @@ impl Engine for FakeEngine {
         let task = tokio::spawn((self.script)(runner));
         self.alive.send_modify(|alive| *alive += 1);
         self.launched.send_modify(|launched| *launched += 1);
-        Ok(Sandbox {
+        Ok(ours.sandbox(task, self.cause.clone(), Arc::clone(&self.alive)))
+    }
+}
+
+/// The server's ends of a sandbox.
+struct Ends {
+    streams: [DuplexStream; 3],
+    interrupt: Arc<Notify>,
+    branches: mpsc::UnboundedSender<Runner>,
+}
+
+fn pair() -> (Runner, Ends) {
+    let (connection, theirs) = tokio::io::duplex(1 << 16);
+    let (stdout, their_stdout) = tokio::io::duplex(1 << 16);
+    let (stderr, their_stderr) = tokio::io::duplex(1 << 16);
+    let interrupt = Arc::new(Notify::new());
+    let (sender, branches) = mpsc::unbounded_channel();
+    let runner = Runner {
+        connection: theirs,
+        stdout: their_stdout,
+        stderr: their_stderr,
+        interrupt: Arc::clone(&interrupt),
+        branches,
+    };
+    let ends = Ends {
+        streams: [connection, stdout, stderr],
+        interrupt,
+        branches: sender,
+    };
+    (runner, ends)
+}
+
+impl Ends {
+    fn sandbox(
+        self,
+        task: JoinHandle<()>,
+        cause: ExitCause,
+        alive: Arc<watch::Sender<usize>>,
+    ) -> Sandbox {
+        let [connection, stdout, stderr] = self.streams;
+        Sandbox {
             connection: Box::new(connection),
             stdout: Box::new(stdout),
             stderr: Box::new(stderr),
             guard: Box::new(FakeGuard {
                 task,
-                cause: self.cause.clone(),
-                alive: Arc::clone(&self.alive),
+                interrupt: self.interrupt,
+                branches: self.branches,
+                cause,
+                alive,
             }),
             isolation: isolation(),
-        })
+        }
     }
 }
 
 struct FakeGuard {
     task: JoinHandle<()>,
+    interrupt: Arc<Notify>,
+    branches: mpsc::UnboundedSender<Runner>,
     cause: ExitCause,
     alive: Arc<watch::Sender<usize>>,
 }
@@ -157,7 +194,7 @@ struct FakeGuard {
 #[async_trait::async_trait]
 impl Guard for FakeGuard {
     async fn interrupt(&mut self) {
-        self.task.abort();
+        self.interrupt.notify_one();
     }
 
     fn usage(&self) -> Usage {
@@ -165,6 +202,19 @@ impl Guard for FakeGuard {
             cpu_ms: Some(12),
             memory_peak_bytes: Some(9 << 20),
         }
+    }
+
+    /// As an engine passes descriptors: the script gets the ends of its copy, and answers itself.
+    async fn branch(&mut self, _: &SandboxSpec, request: &[u8]) -> Result<Sandbox, BranchError> {
+        assert_eq!(request, b"\0\0\0\x11{\"type\":\"branch\"}");
+        let (runner, ends) = pair();
+        self.branches
+            .send(runner)
+            .map_err(|_| BranchError::Unsupported)?;
+        self.alive.send_modify(|alive| *alive += 1);
+        // The copy is a task of the script's own; it ends with its connection.
+        let task = tokio::spawn(async {});
+        Ok(ends.sandbox(task, self.cause.clone(), Arc::clone(&self.alive)))
     }
 
     async fn end(self: Box<Self>, _: Duration) -> Ending {
@@ -204,6 +254,10 @@ pub(crate) struct Runner {
     pub(crate) connection: DuplexStream,
     pub(crate) stdout: DuplexStream,
     pub(crate) stderr: DuplexStream,
+    /// Told when the sandbox is interrupted.
+    pub(crate) interrupt: Arc<Notify>,
+    /// The ends of copies to be made.
+    pub(crate) branches: mpsc::UnboundedReceiver<Self>,
 }
 
 impl Runner {
@@ -215,10 +269,15 @@ impl Runner {
     }
 
     pub(crate) async fn receive(&mut self) -> Request {
-        let length = self.connection.read_u32().await.unwrap();
-        let mut frame = vec![0; length as usize];
-        self.connection.read_exact(&mut frame).await.unwrap();
-        serde_json::from_slice(&frame).unwrap()
+        receive(&mut self.connection).await
+    }
+
+    /// The next request, or the ends of a copy that is to be made. Nothing else is on its way then.
+    pub(crate) async fn receive_or_branch(&mut self) -> Result<Request, Box<Self>> {
+        tokio::select! {
+            request = receive(&mut self.connection) => Ok(request),
+            Some(copy) = self.branches.recv() => Err(Box::new(copy)),
+        }
     }
 
     pub(crate) async fn send(&mut self, event: &Event) {
@@ -247,6 +306,13 @@ impl Runner {
         })
         .await;
     }
+}
+
+async fn receive(connection: &mut DuplexStream) -> Request {
+    let length = connection.read_u32().await.unwrap();
+    let mut frame = vec![0; length as usize];
+    connection.read_exact(&mut frame).await.unwrap();
+    serde_json::from_slice(&frame).unwrap()
 }
 
 /// A service on a fake engine, without upstreams, with its audit log in `directory`.

@@ -7,15 +7,16 @@ use std::{
 
 /// Modules from the top of the program to its bottom. Those on one row may not use each other,
 /// except that `runner` has the wire types that `engine` and `bridge` share.
-const ROWS: [&[&str]; 8] = [
+const ROWS: [&[&str]; 9] = [
     &["main", "lib"],
     &["cli"],
     &["mcp"],
     &["service"],
+    &["session"],
     &["bridge", "turn"],
-    &["runner", "engine", "audit"],
+    &["runner", "engine", "audit", "store"],
     &["config"],
-    &["limits", "text"],
+    &["limits", "text", "names"],
 ];
 
 /// Uses that the rows alone would forbid, with the reason.

@@ -17,4 +17,5 @@ mod mcp;
 mod outcomes;
 mod real_python;
 mod service;
+mod sessions;
 mod warm;

@@ -18,10 +18,10 @@ use tokio_util::sync::CancellationToken;
 use crate::fake::{FakeEngine, Runner, echo, hang, service};
 
 /// A client that writes lines and reads lines.
-struct Client {
+pub(crate) struct Client {
     reader: BufReader<ReadHalf<DuplexStream>>,
-    writer: WriteHalf<DuplexStream>,
-    server: JoinHandle<Result<(), ServeError>>,
+    pub(crate) writer: WriteHalf<DuplexStream>,
+    pub(crate) server: JoinHandle<Result<(), ServeError>>,
     /// Sent with every request: empty before 2026-07-28.
     meta: Value,
     next_id: i64,
@@ -30,7 +30,7 @@ struct Client {
 
 impl Client {
     /// Connects, and opens as the given protocol version does.
-    async fn open(engine: Arc<FakeEngine>, version: &str) -> Self {
+    pub(crate) async fn open(engine: Arc<FakeEngine>, version: &str) -> Self {
         let mut client = Self::connect(engine);
         if version >= "2026-07-28" {
             client.meta = meta(version);
@@ -44,11 +44,11 @@ impl Client {
         client
     }
 
-    fn connect(engine: Arc<FakeEngine>) -> Self {
+    pub(crate) fn connect(engine: Arc<FakeEngine>) -> Self {
         Self::connect_with(engine, |_| {})
     }
 
-    fn connect_with(engine: Arc<FakeEngine>, change: impl FnOnce(&mut Config)) -> Self {
+    pub(crate) fn connect_with(engine: Arc<FakeEngine>, change: impl FnOnce(&mut Config)) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let service = service(engine, directory.path(), change);
         let (ours, theirs) = tokio::io::duplex(1 << 20);
@@ -70,7 +70,7 @@ impl Client {
         }
     }
 
-    async fn send(&mut self, message: &Value) {
+    pub(crate) async fn send(&mut self, message: &Value) {
         self.send_line(&message.to_string()).await;
     }
 
@@ -79,7 +79,7 @@ impl Client {
         self.writer.write_all(b"\n").await.unwrap();
     }
 
-    async fn receive(&mut self) -> Value {
+    pub(crate) async fn receive(&mut self) -> Value {
         let mut line = String::new();
         assert_ne!(
             self.reader.read_line(&mut line).await.unwrap(),
@@ -90,7 +90,7 @@ impl Client {
     }
 
     /// Sends a request without waiting for its answer.
-    async fn begin(&mut self, method: &str, mut params: Value) -> i64 {
+    pub(crate) async fn begin(&mut self, method: &str, mut params: Value) -> i64 {
         let id = self.next_id;
         self.next_id += 1;
         let Value::Object(meta) = self.meta.clone() else {
@@ -105,7 +105,7 @@ impl Client {
     }
 
     /// The next answer; it must be to this request. Notifications before it are passed over.
-    async fn answer(&mut self, id: i64) -> Value {
+    pub(crate) async fn answer(&mut self, id: i64) -> Value {
         loop {
             let message = self.receive().await;
             if message.get("method").is_none() {
@@ -115,12 +115,12 @@ impl Client {
         }
     }
 
-    async fn request(&mut self, method: &str, params: Value) -> Value {
+    pub(crate) async fn request(&mut self, method: &str, params: Value) -> Value {
         let id = self.begin(method, params).await;
         self.answer(id).await
     }
 
-    async fn call(&mut self, arguments: Value) -> Value {
+    pub(crate) async fn call(&mut self, arguments: Value) -> Value {
         self.request(
             "tools/call",
             json!({"name": "execute_python", "arguments": arguments}),
@@ -345,7 +345,7 @@ async fn mistakes_are_answered_in_words() {
             ),
             (
                 "tools/call",
-                json!({"name": "execute_python", "arguments": {"code": "1", "session_id": "a"}}),
+                json!({"name": "execute_python", "arguments": {"code": "1", "session_id": "../a"}}),
             ),
             ("resources/read", json!({"uri": "mcp://forge/nothing"})),
             (

@@ -89,6 +89,7 @@ pub(crate) async fn turn_with(
 ) -> Report {
     let caps = config().caps;
     let turn = Turn {
+        execution_id: None,
         code,
         stubs,
         tools,

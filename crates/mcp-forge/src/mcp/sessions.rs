@@ -1,0 +1,241 @@
+//! The tools for sessions: their schemas, what calling one asks of the service, and how it answers.
+
+use std::sync::Arc;
+
+use rmcp::model::{CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotations};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::{
+    render::refuse,
+    tool::{Direction, schema_of},
+};
+use crate::{
+    names::Principal,
+    service::{DocumentRequest, DocumentResponse, ForkResponse, Service, ServiceError},
+    session::SessionSummary,
+};
+
+const DOCUMENT: &str = "document_state";
+const LIST: &str = "list_sessions";
+const DELETE: &str = "delete_session";
+const FORK: &str = "fork_session";
+
+/// The names of the tools here.
+pub(super) const NAMES: [&str; 4] = [DOCUMENT, LIST, DELETE, FORK];
+
+/// No parameters.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct NoParameters {}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[expect(dead_code, reason = "describes what is read by name")]
+struct DeleteParameters {
+    /// The session to end.
+    session_id: String,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[expect(dead_code, reason = "describes what is read by name")]
+struct ForkParameters {
+    /// The session to copy. No turn may be running in it.
+    session_id: String,
+    /// Name of the copy. Default: a new one.
+    new_session_id: Option<String>,
+}
+
+/// The sessions there are.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ListResponse {
+    /// The most recently used first.
+    sessions: Vec<SessionSummary>,
+    /// Sessions that end soon.
+    notices: Vec<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct DeleteResponse {
+    /// Always true.
+    success: bool,
+    /// The session that is gone.
+    session_id: String,
+}
+
+/// The tools as a client lists them.
+pub(super) fn tools() -> Vec<Tool> {
+    vec![
+        tool::<DocumentRequest, DocumentResponse>(
+            DOCUMENT,
+            "Document a session",
+            "Write down what the variables of a session hold and where the work stands, for whoever comes back to it: \
+             mcp://forge/sessions/{session_id}/state shows it together with what the interpreter holds. It outlives the interpreter.",
+            ToolAnnotations::new().destructive(false).idempotent(true),
+        ),
+        tool::<NoParameters, ListResponse>(
+            LIST,
+            "List sessions",
+            "List the sessions that there are: which live, which lost their interpreter and why, which end soon.",
+            ToolAnnotations::new().read_only(true),
+        ),
+        tool::<DeleteParameters, DeleteResponse>(
+            DELETE,
+            "Delete a session",
+            "End a session and forget all of it: variables, documentation, history and files.",
+            ToolAnnotations::new().destructive(true).idempotent(true),
+        ),
+        tool::<ForkParameters, ForkResponse>(
+            FORK,
+            "Fork a session",
+            "Copy a live session, variables and all, into a second one within milliseconds, to try something without \
+             losing what there is. Both go on independently.",
+            ToolAnnotations::new().destructive(false),
+        ),
+    ]
+}
+
+/// Calls one of the tools; `None` if it is none of them.
+pub(super) async fn call(
+    service: &Service,
+    name: &str,
+    arguments: Map<String, Value>,
+) -> Option<CallToolResult> {
+    let answered = match name {
+        DOCUMENT => document(service, arguments).await,
+        LIST => list(service)
+            .await
+            .map(|listed| (list_text(&listed), json!(listed))),
+        DELETE => delete(service, arguments).await,
+        FORK => fork(service, arguments).await,
+        _ => return None,
+    };
+    Some(match answered {
+        Ok((text, structured)) => {
+            let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
+            result.structured_content = Some(structured);
+            result
+        }
+        Err(error) => refuse(&error),
+    })
+}
+
+/// The sessions of whoever is at the other end.
+pub(super) async fn list(service: &Service) -> Result<ListResponse, ServiceError> {
+    let me = Principal::local();
+    Ok(ListResponse {
+        sessions: service.list_sessions(&me).await?,
+        notices: service.notices(&me, None),
+    })
+}
+
+async fn document(
+    service: &Service,
+    arguments: Map<String, Value>,
+) -> Result<(String, Value), ServiceError> {
+    let request = DocumentRequest::from_json(arguments)?;
+    let response = service.document_state(&Principal::local(), request).await?;
+    let text = format!(
+        "{} variables of session `{}` are documented.",
+        response.documented_count, response.session_id
+    );
+    Ok((text, json!(response)))
+}
+
+async fn delete(
+    service: &Service,
+    mut arguments: Map<String, Value>,
+) -> Result<(String, Value), ServiceError> {
+    let session_id = session_parameter(&mut arguments, "session_id")?.unwrap_or_default();
+    service
+        .delete_session(&Principal::local(), &session_id)
+        .await?;
+    let text = format!("Session `{session_id}` is gone.");
+    let success = true;
+    Ok((
+        text,
+        json!(DeleteResponse {
+            success,
+            session_id
+        }),
+    ))
+}
+
+async fn fork(
+    service: &Service,
+    mut arguments: Map<String, Value>,
+) -> Result<(String, Value), ServiceError> {
+    let session_id = session_parameter(&mut arguments, "session_id")?.unwrap_or_default();
+    let new = session_parameter(&mut arguments, "new_session_id")?;
+    let forked = service
+        .fork_session(&Principal::local(), &session_id, new.as_deref())
+        .await?;
+    let text = format!(
+        "Session `{}` is a copy of `{}`.",
+        forked.session_id, forked.forked_from
+    );
+    Ok((text, json!(forked)))
+}
+
+/// A name; one that is missing is told by the check of names.
+fn session_parameter(
+    arguments: &mut Map<String, Value>,
+    name: &str,
+) -> Result<Option<String>, ServiceError> {
+    match arguments.remove(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(_) => Err(ServiceError::Rejected {
+            field: name.to_owned(),
+            message: format!("`{name}` must be a session's name, a string."),
+        }),
+    }
+}
+
+fn list_text(listed: &ListResponse) -> String {
+    if listed.sessions.is_empty() {
+        return "There are no sessions; pass a `session_id` to execute_python to make one."
+            .to_owned();
+    }
+    let mut lines: Vec<String> = listed
+        .sessions
+        .iter()
+        .take(50)
+        .map(|session| {
+            let more = match (&session.lost_reason, session.state) {
+                (Some(reason), "lost") => format!(" ({reason})"),
+                _ if session.running => " (running)".to_owned(),
+                _ => String::new(),
+            };
+            format!(
+                "{}: {}{more}, {} variables, {} files, last used {}",
+                session.session_id,
+                session.state,
+                session.variable_count,
+                session.file_count,
+                session.last_used
+            )
+        })
+        .collect();
+    lines.extend(listed.notices.iter().cloned());
+    lines.join("\n")
+}
+
+fn tool<In: JsonSchema, Out: JsonSchema>(
+    name: &'static str,
+    title: &str,
+    description: &'static str,
+    annotations: ToolAnnotations,
+) -> Tool {
+    let mut input: JsonObject = schema_of::<In>(Direction::In);
+    // Clients expect it, also where there are none.
+    input
+        .entry("properties")
+        .or_insert_with(|| Value::Object(Map::new()));
+    Tool::new(name, description, input)
+        .with_title(title)
+        .with_raw_output_schema(Arc::new(schema_of::<Out>(Direction::Out)))
+        .with_annotations(annotations.open_world(false))
+}

@@ -1,0 +1,152 @@
+//! Looking at what a session holds: its files and names after each turn, the rest when there is time.
+//!
+//! An answer waits for the first look, which costs little whatever the session holds: it tells which
+//! files the turn made. To describe a thousand variables takes longer than most turns; that is done
+//! when somebody asks, or when no call came for a moment.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{
+    Change,
+    answer::{Unsent, broken, changed},
+    known::{self, Known},
+    notes::{Note, Notes},
+    open::Live,
+    task::Task,
+    view::file_view,
+};
+use crate::{
+    runner::wire::{Event, InspectBounds, Inspected, Request},
+    store::now_ms,
+    turn::{Resident, ResidentError},
+};
+
+/// How long an answer waits to tell which files its turn changed.
+const ANSWER_PATIENCE: Duration = Duration::from_millis(60);
+
+/// Time for an inspection, on a machine that is busy with threads of the session.
+const INSPECT_LIMIT: Duration = Duration::from_secs(5);
+
+/// Shortest time between two writings of what is known, while call follows call.
+const WRITE_EVERY: Duration = Duration::from_secs(1);
+
+/// Where the looking stands.
+#[derive(Debug, Default)]
+pub(super) struct Look {
+    /// A turn has run since the variables were described.
+    pub(super) is_due: bool,
+    /// What is known is not what is in the store.
+    pub(super) is_unwritten: bool,
+    /// When it was last written.
+    pub(super) written: Option<Instant>,
+}
+
+impl Task {
+    /// Looks at the files and names that a turn left, and answers it: with its files, if that does
+    /// not take long. Says why the interpreter was lost, if it was.
+    pub(super) async fn look(
+        &self,
+        live: &mut Live,
+        notes: &Notes,
+        execution_id: &str,
+        answer: Unsent,
+    ) -> Option<String> {
+        let all = known::bounds(self.inner.settings.sessions.max_files);
+        let bounds = InspectBounds {
+            variables: 0,
+            ..all
+        };
+        let (view, isolation) = (self.view(live, self.stopping()), live.isolation.clone());
+        live.tell_once();
+        let mut answer = Some(answer);
+        let resident = live.resident.as_mut()?;
+        let told = {
+            let asked = inspect(resident, &bounds);
+            tokio::pin!(asked);
+            if let Ok(told) = tokio::time::timeout(ANSWER_PATIENCE, &mut asked).await {
+                told
+            } else {
+                if let Some(answer) = answer.take() {
+                    answer.send(isolation.clone(), Vec::new(), view.clone());
+                }
+                asked.await
+            }
+        };
+        let known = self.facts.know();
+        if let Some(answer) = answer.take() {
+            let id = self.name.id.as_str();
+            let files = told.as_ref().map_or_else(
+                |_| Vec::new(),
+                |told| changed(&known.inspected.files, &told.files),
+            );
+            let files = files.iter().map(|file| file_view(id, file)).collect();
+            answer.send(isolation, files, view);
+        }
+        live.look.is_due = true;
+        let lost = match told {
+            Ok(told) => {
+                live.keep.plan(&told.files, told.omitted_files == 0).await;
+                self.facts.set_not_kept(live.keep.refused().clone());
+                live.look.is_unwritten = true;
+                self.facts.learn(known.after(told, execution_id, now_ms()));
+                None
+            }
+            // A thread holds the interpreter: what is known stays what was known.
+            Err(ResidentError::Silent(_)) => None,
+            Err(error) => Some(broken(&error)),
+        };
+        notes.put(Note::Tell(Change::State)).await;
+        lost
+    }
+
+    /// Looks at all that the session holds, if it may have changed since. Says why the interpreter
+    /// was lost, if it was.
+    pub(super) async fn look_closely(&self, live: &mut Live, notes: &Notes) -> Option<String> {
+        if !live.look.is_due {
+            return None;
+        }
+        let bounds = known::bounds(self.inner.settings.sessions.max_files);
+        live.look.is_due = false;
+        match inspect(live.resident.as_mut()?, &bounds).await {
+            Ok(told) => {
+                let known = self.facts.know();
+                self.facts.learn(known.in_full(told, now_ms()));
+                live.look.is_unwritten = true;
+                live.look.written = None;
+                self.write_known(live, notes).await;
+                None
+            }
+            Err(ResidentError::Silent(_)) => None,
+            Err(error) => Some(broken(&error)),
+        }
+    }
+
+    /// Has what is known written to the store, unless that was just done.
+    pub(super) async fn write_known(&self, live: &mut Live, notes: &Notes) {
+        let is_recent = live
+            .look
+            .written
+            .is_some_and(|written| written.elapsed() < WRITE_EVERY);
+        if !live.look.is_unwritten || is_recent {
+            return;
+        }
+        if let Ok(value) = serde_json::to_value(Known::clone(&self.facts.know())) {
+            notes.put(Note::Know(value)).await;
+        }
+        live.look.is_unwritten = false;
+        live.look.written = Some(Instant::now());
+    }
+}
+
+async fn inspect(
+    resident: &mut Resident,
+    bounds: &InspectBounds,
+) -> Result<Inspected, ResidentError> {
+    let request = Request::Inspect { bounds: *bounds };
+    match resident.ask(&request, INSPECT_LIMIT).await? {
+        Event::Inspected(told) => Ok(known::bounded(told, bounds)),
+        _ => Err(crate::runner::ProtocolError::Unexpected.into()),
+    }
+}

@@ -1,0 +1,73 @@
+//! The tables, and how older ones become them.
+
+use sqlx::SqlitePool;
+
+use super::StoreError;
+
+/// One step a version: the file's `user_version` counts those that were made.
+const STEPS: &[&[&str]] = &[&[
+    "CREATE TABLE server (
+        id TEXT PRIMARY KEY,
+        pid INTEGER NOT NULL,
+        started_at INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID",
+    // `owner` names the server that runs the interpreter; NULL when there is none.
+    "CREATE TABLE session (
+        principal TEXT NOT NULL,
+        id TEXT NOT NULL,
+        created_at INTEGER NOT NULL,
+        used_at INTEGER NOT NULL,
+        generation INTEGER NOT NULL,
+        owner TEXT,
+        lost_reason TEXT,
+        loss_is_told INTEGER NOT NULL DEFAULT 1,
+        variables TEXT NOT NULL DEFAULT '{}',
+        note TEXT NOT NULL DEFAULT '',
+        documented_at INTEGER,
+        known TEXT,
+        known_at INTEGER,
+        PRIMARY KEY (principal, id)
+    ) STRICT, WITHOUT ROWID",
+    "CREATE TABLE execution (
+        number INTEGER PRIMARY KEY,
+        principal TEXT NOT NULL,
+        session_id TEXT NOT NULL,
+        execution_id TEXT NOT NULL UNIQUE,
+        generation INTEGER NOT NULL,
+        code_sha256 TEXT NOT NULL,
+        code TEXT,
+        outcome TEXT,
+        started_at INTEGER NOT NULL,
+        ended_at INTEGER,
+        FOREIGN KEY (principal, session_id) REFERENCES session (principal, id) ON DELETE CASCADE
+    ) STRICT",
+    "CREATE INDEX execution_of_session ON execution (principal, session_id, number)",
+]];
+
+/// Brings the file to the newest version, whichever of several servers comes first.
+///
+/// # Errors
+///
+/// [`StoreError`]; the file is as it was.
+pub(super) async fn migrate(pool: &SqlitePool) -> Result<(), StoreError> {
+    let mut change = pool.begin_with("BEGIN IMMEDIATE").await?;
+    let found: i64 = sqlx::query_scalar("PRAGMA user_version")
+        .fetch_one(&mut *change)
+        .await?;
+    let known = i64::try_from(STEPS.len()).unwrap_or(i64::MAX);
+    if found > known {
+        return Err(StoreError::Newer { found, known });
+    }
+    let made = usize::try_from(found)
+        .map_err(|_| StoreError::Damaged(format!("its version is {found}")))?;
+    for statement in STEPS.iter().skip(made).flat_map(|step| step.iter()) {
+        sqlx::query(*statement).execute(&mut *change).await?;
+    }
+    if found < known {
+        // A PRAGMA takes no parameters; this one is a number of ours.
+        let statement = sqlx::AssertSqlSafe(format!("PRAGMA user_version = {known}"));
+        sqlx::query(statement).execute(&mut *change).await?;
+    }
+    change.commit().await?;
+    Ok(())
+}
