@@ -137,8 +137,11 @@ class Session:
         if not _count():
             turns.is_alone()
         sys.modules["__main__"] = self.module
+        for name, stream in zip(("stdout", "stderr"), self.streams):
+            sys.__dict__.setdefault(name, stream)
         self.channel.open_turn()
         self.toolbox.offer(turn.stubs, self.display)
+        self.shell.hide(self.toolbox.offered)
         self.kept.restore()
 
     def end(self) -> None:
@@ -214,7 +217,7 @@ class Session:
 
     def replace_stream(self, name: str):
         """Puts a stream that knows turns in the place of `sys.stdout` or `sys.stderr`."""
-        stream = getattr(sys, name)
+        stream = getattr(sys, name, None)
         if stream is None:
             return None
         mine = SessionStream(stream, name, self.late)
