@@ -258,7 +258,7 @@ class IPythonShell:
         # The one extension that IPython's own programs load; it writes when it is told to.
         config.StoreMagics.autorestore = False
         before = sys.modules.get("__main__")
-        self.shell = Shell.instance(config=config, user_module=self.module)
+        self.shell = make_without_store(config, self.module)
         if before is not None:
             sys.modules["__main__"] = before
         self.shell.extension_manager.load_extension("storemagic")
@@ -329,6 +329,18 @@ class IPythonShell:
         for thread in threading.enumerate():
             if getattr(getattr(thread, "_target", None), "__self__", None) is loop or "run_forever" in thread.name:
                 thread.join(1)
+
+
+def make_without_store(config, module):
+    """The shell. IPython 8 would make the directory of `%store` at once, and may not be able to."""
+    store = getattr(interactiveshell, "PickleShareDB", None)
+    if store is None:
+        return Shell.instance(config=config, user_module=module)
+    interactiveshell.PickleShareDB = str
+    try:
+        return Shell.instance(config=config, user_module=module)
+    finally:
+        interactiveshell.PickleShareDB = store
 
 
 def run_command(command: str) -> int:

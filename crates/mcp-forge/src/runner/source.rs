@@ -29,8 +29,20 @@ pub const FILES: &[(&str, &str)] = &[
         include_str!("../../../../runner/mcp_forge_runner/arguments.py"),
     ),
     (
+        "mcp_forge_runner/attribution.py",
+        include_str!("../../../../runner/mcp_forge_runner/attribution.py"),
+    ),
+    (
         "mcp_forge_runner/awaiting.py",
         include_str!("../../../../runner/mcp_forge_runner/awaiting.py"),
+    ),
+    (
+        "mcp_forge_runner/bindings.py",
+        include_str!("../../../../runner/mcp_forge_runner/bindings.py"),
+    ),
+    (
+        "mcp_forge_runner/branching.py",
+        include_str!("../../../../runner/mcp_forge_runner/branching.py"),
     ),
     (
         "mcp_forge_runner/channel.py",
@@ -39,6 +51,10 @@ pub const FILES: &[(&str, &str)] = &[
     (
         "mcp_forge_runner/displays.py",
         include_str!("../../../../runner/mcp_forge_runner/displays.py"),
+    ),
+    (
+        "mcp_forge_runner/event_loop.py",
+        include_str!("../../../../runner/mcp_forge_runner/event_loop.py"),
     ),
     (
         "mcp_forge_runner/execution.py",
@@ -53,6 +69,18 @@ pub const FILES: &[(&str, &str)] = &[
         include_str!("../../../../runner/mcp_forge_runner/hooks.py"),
     ),
     (
+        "mcp_forge_runner/inspection.py",
+        include_str!("../../../../runner/mcp_forge_runner/inspection.py"),
+    ),
+    (
+        "mcp_forge_runner/kept.py",
+        include_str!("../../../../runner/mcp_forge_runner/kept.py"),
+    ),
+    (
+        "mcp_forge_runner/late.py",
+        include_str!("../../../../runner/mcp_forge_runner/late.py"),
+    ),
+    (
         "mcp_forge_runner/media.py",
         include_str!("../../../../runner/mcp_forge_runner/media.py"),
     ),
@@ -65,8 +93,36 @@ pub const FILES: &[(&str, &str)] = &[
         include_str!("../../../../runner/mcp_forge_runner/originals.py"),
     ),
     (
+        "mcp_forge_runner/portraits.py",
+        include_str!("../../../../runner/mcp_forge_runner/portraits.py"),
+    ),
+    (
         "mcp_forge_runner/reprs.py",
         include_str!("../../../../runner/mcp_forge_runner/reprs.py"),
+    ),
+    (
+        "mcp_forge_runner/session.py",
+        include_str!("../../../../runner/mcp_forge_runner/session.py"),
+    ),
+    (
+        "mcp_forge_runner/session_channel.py",
+        include_str!("../../../../runner/mcp_forge_runner/session_channel.py"),
+    ),
+    (
+        "mcp_forge_runner/session_turn.py",
+        include_str!("../../../../runner/mcp_forge_runner/session_turn.py"),
+    ),
+    (
+        "mcp_forge_runner/shell_ipython.py",
+        include_str!("../../../../runner/mcp_forge_runner/shell_ipython.py"),
+    ),
+    (
+        "mcp_forge_runner/shell_plain.py",
+        include_str!("../../../../runner/mcp_forge_runner/shell_plain.py"),
+    ),
+    (
+        "mcp_forge_runner/toolbox.py",
+        include_str!("../../../../runner/mcp_forge_runner/toolbox.py"),
     ),
     (
         "mcp_forge_runner/tools.py",
@@ -79,6 +135,10 @@ pub const FILES: &[(&str, &str)] = &[
     (
         "mcp_forge_runner/values.py",
         include_str!("../../../../runner/mcp_forge_runner/values.py"),
+    ),
+    (
+        "mcp_forge_runner/workspace_files.py",
+        include_str!("../../../../runner/mcp_forge_runner/workspace_files.py"),
     ),
     (
         "mcp_forge_runner/zygote.py",
