@@ -13,7 +13,7 @@ from . import attribution, awaiting, execution, foreign, hooks, originals, tools
 from .attribution import attribution as turns
 from .bindings import Bindings
 from .branching import branch
-from .channel import encode
+from .channel import MAX_FRAME_BYTES, encode
 from .event_loop import SessionLoop
 from .inspection import inspect, nothing_known
 from .kept import Kept
@@ -102,8 +102,11 @@ class Session:
 
     def answer(self, message: dict) -> None:
         """Sends what is no part of a turn."""
+        payload = encode(message)
+        if len(payload) > MAX_FRAME_BYTES:
+            payload = encode(nothing_known())  # only an inspection can be so large
         try:
-            self.channel.send_between_turns(encode(message))
+            self.channel.send_between_turns(payload)
         except OSError:
             _exit(71)
 

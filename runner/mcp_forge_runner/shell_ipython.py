@@ -10,7 +10,6 @@ import subprocess
 import sys
 import warnings
 from contextlib import nullcontext
-from tempfile import gettempdir
 
 import IPython
 from IPython.core import interactiveshell, page
@@ -29,6 +28,7 @@ from . import tracebacks, values
 from .displays import clean_bundle, is_figure, render_figure
 from .event_loop import wants_loop
 from .execution import class_of_module, normalize
+from .inspection import thread_name
 from .reprs import bounded_repr, class_dict, class_mro, cut_middle
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -123,7 +123,7 @@ class Shell(InteractiveShell):
         self.set_trait("ipython_dir", "")
 
     def init_profile_dir(self, profile_dir):
-        self.profile_dir = NoFiles(location=os.path.join(gettempdir(), ".ipython"))
+        self.profile_dir = NoFiles(location=os.path.join(os.environ.get("TMPDIR", "/tmp"), ".ipython"))
 
     @property
     def db(self):
@@ -327,8 +327,8 @@ class IPythonShell:
         scripts.event_loop = None
         loop.call_soon_threadsafe(loop.stop)
         for thread in threading.enumerate():
-            if getattr(getattr(thread, "_target", None), "__self__", None) is loop or "run_forever" in thread.name:
-                thread.join(1)
+            if "run_forever" in thread_name(thread):
+                threading.Thread.join(thread, 1)
 
 
 def make_without_store(config, module):
