@@ -280,7 +280,7 @@ async fn tiers_have_imported_what_the_code_imports() {
     config.native.tiers = ["numpy", "numpy+pandas", "no_such_module"]
         .map(str::to_owned)
         .to_vec();
-    config.default_limits.timeout = Duration::from_secs(60);
+    config.default_limits.timeout = Duration::from_mins(1);
     let engine = Native::with_jail(&config, binary());
     engine.prepare().await.unwrap();
     let code = "
