@@ -123,7 +123,13 @@ async fn serve(setup: &Setup) -> Result<(), Failure> {
         let request: Value = serde_json::from_str(&line?)?;
         let code = request["code"].as_str().unwrap_or_default();
         let done = match request["op"].as_str() {
-            Some("run") => turn::measured(&service, code, request["tools"] == true).await,
+            Some("run") => {
+                // As a server does: on a worker, which waits for the kernel's events itself.
+                let (service, code) = (Arc::clone(&service), code.to_owned());
+                let with_tools = request["tools"] == true;
+                tokio::spawn(async move { turn::measured(&service, &code, with_tools).await })
+                    .await?
+            }
             Some("direct") => turn::direct(&bridge, &request).await,
             Some("load") => load::closed(&service, code, &request, &mut memory).await,
             Some("paced") => load::paced(&service, code, &request).await,
