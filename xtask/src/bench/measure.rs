@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::{
     programs::{OneShot, Sampler},
-    results::{Alive, Load},
+    results::{Alive, Load, Stages},
     statistics::{Series, percentile},
     workloads::Workload,
 };
@@ -215,6 +215,17 @@ pub(crate) fn alive(entrant: &mut Entrant, count: u64, seconds: u64) -> anyhow::
         memory_kib_each: answer["memory_kib_each"].as_u64().context("no memory")?,
         pss_kib_each: answer["pss_kib_each"].as_u64().context("no memory")?,
     })
+}
+
+/// Where the time of a turn goes, over so many turns.
+///
+/// # Errors
+///
+/// The contender cannot.
+pub(crate) fn stages(entrant: &mut Entrant, count: u32) -> anyhow::Result<Stages> {
+    let request = json!({"op": "stages", "count": count});
+    let answer = entrant.sampler.ask(&request, Duration::from_mins(2))?;
+    Ok(serde_json::from_value(answer)?)
 }
 
 /// A tool's own time: microseconds a call, without a sandbox.

@@ -1,6 +1,6 @@
 //! What a run found: everything that the report, the plot and the targets are made from.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// One run of the bench.
 #[derive(Debug, Clone, Serialize)]
@@ -21,6 +21,7 @@ pub(crate) struct Results {
     /// Evenly paced runs at half of the rate that 8 clients got.
     pub(crate) half_rate: Option<Load>,
     pub(crate) alive: Option<Alive>,
+    pub(crate) stages: Option<Stages>,
     /// Microseconds of a tool call without a sandbox.
     pub(crate) direct_tool_call_us: Option<f64>,
     /// Median, over rounds, of the MCP call's time less the ping's.
@@ -100,6 +101,15 @@ pub(crate) struct Alive {
     pub(crate) memory_kib_each: u64,
     /// Proportional set size of all processes.
     pub(crate) pss_kib_each: u64,
+}
+
+/// Where the time of a turn goes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Stages {
+    /// What, and microseconds in the median.
+    pub(crate) stages: Vec<(String, f64)>,
+    /// Page faults of the interpreter from its fork until the code runs.
+    pub(crate) faults: f64,
 }
 
 /// One thing that the project wants to reach.

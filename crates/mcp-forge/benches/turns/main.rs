@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 
 mod alive;
 mod load;
+mod stages;
 mod turn;
 mod upstream;
 
@@ -134,6 +135,7 @@ async fn serve(setup: &Setup) -> Result<(), Failure> {
             Some("load") => load::closed(&service, code, &request, &mut memory).await,
             Some("paced") => load::paced(&service, code, &request).await,
             Some("alive") => alive::many(setup, &request).await,
+            Some("stages") => stages::measure(setup, &request).await,
             _ => Err("unknown op".into()),
         };
         answer(&done.unwrap_or_else(|failure| json!({"error": failure.to_string()})))?;
