@@ -152,6 +152,7 @@ impl Bench<'_> {
             half_rate: None,
             alive: None,
             stages: None,
+            soak: None,
             direct_tool_call_us: None,
             mcp_above_ping_us: None,
             targets: Vec::new(),
@@ -297,6 +298,9 @@ impl Bench<'_> {
         if let Some((rate, forge)) = rate.zip(entrant(entrants, "forge")) {
             self.say("load    forge, half of the rate of 8 clients");
             results.half_rate = measure::paced(forge, &one, rate, seconds).ok();
+            let turns = if self.options.quick { 5_000 } else { 100_000 };
+            self.say(&format!("load    forge, memory over {turns} turns"));
+            results.soak = measure::soak(forge, &one, turns).ok();
         }
         Ok(())
     }

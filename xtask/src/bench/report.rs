@@ -225,7 +225,7 @@ pub(crate) fn duration(microseconds: f64) -> String {
 pub(crate) mod tests {
     use super::*;
     use crate::bench::{
-        results::{Alive, ContenderRow, Machine, Stages, WorkloadRow},
+        results::{Alive, ContenderRow, Machine, Soak, Stages, WorkloadRow},
         targets,
     };
 
@@ -253,9 +253,6 @@ pub(crate) mod tests {
             p50_us: 800.0,
             p99_us: 4000.0,
             failed: 0,
-            turns: Some(37_035),
-            resident_kib: Some(21_000),
-            resident_kib_after_first: Some(20_000),
         };
         let mut results = Results {
             date: "2026-01-02T03:04:05Z".to_owned(),
@@ -300,6 +297,12 @@ pub(crate) mod tests {
                 beside_all_p50_us: 180.0,
                 memory_kib_each: 900,
                 pss_kib_each: 700,
+            }),
+            soak: Some(Soak {
+                turns: 100_000,
+                failed: 0,
+                first_kib: 20_000,
+                last_kib: 21_000,
             }),
             stages: Some(Stages {
                 stages: vec![("a sandbox from the pool".to_owned(), 12.5)],

@@ -22,6 +22,7 @@ pub(crate) struct Results {
     pub(crate) half_rate: Option<Load>,
     pub(crate) alive: Option<Alive>,
     pub(crate) stages: Option<Stages>,
+    pub(crate) soak: Option<Soak>,
     /// Microseconds of a tool call without a sandbox.
     pub(crate) direct_tool_call_us: Option<f64>,
     /// Median, over rounds, of the MCP call's time less the ping's.
@@ -82,10 +83,6 @@ pub(crate) struct Load {
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
     pub(crate) failed: u64,
-    /// Turns under load so far, of contenders that count them.
-    pub(crate) turns: Option<u64>,
-    pub(crate) resident_kib: Option<u64>,
-    pub(crate) resident_kib_after_first: Option<u64>,
 }
 
 /// Many sandboxes alive.
@@ -101,6 +98,16 @@ pub(crate) struct Alive {
     pub(crate) memory_kib_each: u64,
     /// Proportional set size of all processes.
     pub(crate) pss_kib_each: u64,
+}
+
+/// The server's memory over many turns.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Soak {
+    pub(crate) turns: u64,
+    pub(crate) failed: u64,
+    /// Resident after the first thousand.
+    pub(crate) first_kib: u64,
+    pub(crate) last_kib: u64,
 }
 
 /// Where the time of a turn goes.

@@ -119,7 +119,6 @@ async fn serve(setup: &Setup) -> Result<(), Failure> {
     }
     let (service, bridge) = setup.service(load::MAX_CONCURRENT)?;
     answer(&json!({"ready": true}))?;
-    let mut memory = load::Memory::default();
     for line in io::stdin().lock().lines() {
         let request: Value = serde_json::from_str(&line?)?;
         let code = request["code"].as_str().unwrap_or_default();
@@ -132,7 +131,8 @@ async fn serve(setup: &Setup) -> Result<(), Failure> {
                     .await?
             }
             Some("direct") => turn::direct(&bridge, &request).await,
-            Some("load") => load::closed(&service, code, &request, &mut memory).await,
+            Some("load") => load::closed(&service, code, &request).await,
+            Some("soak") => load::soak(&service, code, &request).await,
             Some("paced") => load::paced(&service, code, &request).await,
             Some("alive") => alive::many(setup, &request).await,
             Some("stages") => stages::measure(setup, &request).await,
