@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(members(11), [11, 12, 13, 14]);
         assert_eq!(members(20), [20, 21]);
         // The number of one that is gone may be a stranger's by now.
-        assert_eq!(members(30), []);
+        assert!(members(30).is_empty());
     }
 
     #[test]

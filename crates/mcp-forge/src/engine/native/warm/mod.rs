@@ -13,6 +13,7 @@ use crate::{
     engine::{LaunchError, Purpose, Sandbox, SandboxSpec},
 };
 
+mod guard;
 mod pool;
 mod zygote;
 
@@ -85,7 +86,7 @@ impl Warm {
         limits: JailLimits,
     ) -> Result<Sandbox, LaunchError> {
         match self.pools.get(choose(&self.tiers, &spec.purpose)) {
-            Some(pool) => pool.take(limits).await,
+            Some(pool) => pool.take(limits, &spec.purpose).await,
             None => Err(LaunchError::Start("there is no tier".to_owned())),
         }
     }
