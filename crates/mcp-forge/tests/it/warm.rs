@@ -23,7 +23,7 @@ use tokio::io::AsyncReadExt;
 use crate::sandbox::{binary, children, config, turn_in};
 
 /// One test at a time: one of them kills every zygote of this process.
-static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+pub(crate) static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 /// One engine, and what its sandboxes are given.
 struct Warm {
@@ -193,15 +193,7 @@ async fn a_killed_zygote_fails_no_turn() {
         async move { warm.run("import time\ntime.sleep(1)\n'done'").await }
     });
     tokio::time::sleep(Duration::from_millis(300)).await;
-    let families = keepers();
-    let zygotes: Vec<u32> = families
-        .iter()
-        .flat_map(|keeper| children(*keeper))
-        .filter(|init| families.contains(init))
-        .flat_map(children)
-        .collect();
-    assert_eq!(zygotes.len(), 1, "one tier is in use");
-    zygotes.into_iter().for_each(kill);
+    assert_eq!(kill_zygotes(), 1, "one tier is in use");
     for _ in 0..20 {
         assert_eq!(warm.run("2").await.result, json!(2));
     }
@@ -215,8 +207,8 @@ async fn a_killed_keeper_is_replaced_and_nothing_outlives_the_engine() {
     let _alone = ALONE.lock().await;
     let warm = Arc::new(Warm::new().await);
     assert_eq!(warm.run("1").await.result, json!(1));
-    keepers().into_iter().for_each(kill);
-    wait_until_no_keeper_is_left().await;
+    kill_keepers();
+    end_keepers().await;
     for _ in 0..20 {
         assert_eq!(warm.run("2").await.result, json!(2));
     }
@@ -225,15 +217,33 @@ async fn a_killed_keeper_is_replaced_and_nothing_outlives_the_engine() {
 
 async fn end(warm: Arc<Warm>) {
     drop(Arc::into_inner(warm).expect("nobody else uses it"));
-    wait_until_no_keeper_is_left().await;
+    end_keepers().await;
 }
 
-async fn wait_until_no_keeper_is_left() {
+/// Waits until no keeper is left.
+pub(crate) async fn end_keepers() {
     let deadline = Instant::now() + Duration::from_secs(5);
     while !keepers().is_empty() {
         assert!(Instant::now() < deadline, "left: {:?}", keepers());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// Kills every zygote, and says how many there were.
+pub(crate) fn kill_zygotes() -> usize {
+    let families = keepers();
+    let zygotes: Vec<u32> = families
+        .iter()
+        .flat_map(|keeper| children(*keeper))
+        .filter(|init| families.contains(init))
+        .flat_map(children)
+        .collect();
+    zygotes.iter().copied().for_each(kill);
+    zygotes.len()
+}
+
+pub(crate) fn kill_keepers() {
+    keepers().into_iter().for_each(kill);
 }
 
 fn kill(pid: u32) {
@@ -243,7 +253,7 @@ fn kill(pid: u32) {
 }
 
 /// Keepers of zygotes that this process started, found by their name.
-fn keepers() -> Vec<u32> {
+pub(crate) fn keepers() -> Vec<u32> {
     let own = format!("zygote-{}-", std::process::id());
     let processes = fs::read_dir("/proc").unwrap().flatten();
     processes
