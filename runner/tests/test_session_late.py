@@ -4,7 +4,7 @@ import signal
 import time
 import unittest
 
-from harness import SessionCase
+from harness import SessionCase, need
 
 THREAD = """
 import threading
@@ -194,6 +194,13 @@ class Interrupts(SessionCase):
                 self.assertEqual(done["error"]["type"], "KeyboardInterrupt", done)
                 self.assertNotIn("mcp_forge_runner", done["error"]["traceback"])
                 self.assertEqual(self.value("kept"), 5)
+
+    @need("numpy")
+    def test_in_a_loop_of_numpy(self):
+        self.runner.start("import numpy as np\na = np.ones((200, 200))\nprint('on')\nwhile True: a = a @ a * 0")
+        self.runner.wait_for_output("on")
+        self.runner.interrupt()
+        self.assertEqual(self.runner.receive()["error"]["type"], "KeyboardInterrupt")
 
     def test_the_traceback_says_where_the_code_awaited(self):
         code = "import asyncio\nasync def slow():\n  print('on')\n  await asyncio.sleep(600)\nawait slow()"

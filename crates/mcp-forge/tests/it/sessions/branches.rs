@@ -21,35 +21,23 @@ use serde_json::Map;
 use super::*;
 use crate::{
     sandbox::{binary, config},
-    warm::{ALONE, end_keepers, keepers, kill_zygotes},
+    warm::{keepers, kill_keepers, kill_zygotes, wait_until_no_keeper_is_left},
 };
 
 /// A service whose sandboxes are forks of zygotes, its data below a directory that goes with it.
 struct Warm {
     service: Arc<Service>,
-    directory: tempfile::TempDir,
-    /// Of keepers that other tests have killed.
-    cgroups_before: BTreeSet<PathBuf>,
+    /// Its data, and a name of the program by which its keepers are told from those of others.
+    place: tempfile::TempDir,
 }
 
 impl Warm {
     async fn new() -> Self {
-        let cgroups_before = cgroups();
-        let directory = tempfile::tempdir().unwrap();
-        let mut config = config();
-        directory.path().clone_into(&mut config.data_dir);
-        config.native.warm = true;
-        config.default_limits.timeout = Duration::from_secs(30);
-        let engine = Arc::new(Native::with_jail(&config, binary()));
-        engine.prepare().await.unwrap();
+        let (engine, config, place) = engine().await;
         let bridge = Bridge::new(config.upstreams.clone(), config.bridge);
-        let audit = Audit::open(&directory.path().join("audit")).unwrap();
-        let service = Service::new(config, engine, bridge, audit);
-        Self {
-            service,
-            directory,
-            cgroups_before,
-        }
+        let audit = Audit::open(&place.path().join("audit")).unwrap();
+        let service = Service::new(config, Arc::new(engine), bridge, audit);
+        Self { service, place }
     }
 
     async fn run(&self, session: &str, code: &str) -> ExecuteResponse {
@@ -81,28 +69,49 @@ impl Warm {
 
     /// Ends everything, and sees that nothing is left of it.
     async fn end(self) {
+        let names = keeper_names(self.place.path());
+        assert!(!names.is_empty());
         self.service.shutdown().await;
-        let service = Arc::into_inner(self.service).expect("nobody else uses it");
-        drop((service, self.directory));
-        end_keepers().await;
-        let left: Vec<PathBuf> = cgroups()
-            .difference(&self.cgroups_before)
-            .cloned()
-            .collect();
-        assert!(left.is_empty(), "{left:?}");
+        drop(Arc::into_inner(self.service).expect("nobody else uses it"));
+        wait_until_no_keeper_is_left(self.place.path()).await;
+        assert_eq!(cgroups(&names), BTreeSet::new());
     }
 }
 
-/// Cgroups of this process's sandboxes.
-fn cgroups() -> BTreeSet<PathBuf> {
-    let own = format!("mcp-forge-zygote-{}-", std::process::id());
+/// An engine whose sandboxes are forks of zygotes.
+async fn engine() -> (Native, Config, tempfile::TempDir) {
+    let place = tempfile::tempdir().unwrap();
+    let program = place.path().join("mcp-forge");
+    std::os::unix::fs::symlink(binary(), &program).unwrap();
+    let mut config = config();
+    place.path().clone_into(&mut config.data_dir);
+    config.native.warm = true;
+    config.default_limits.timeout = Duration::from_secs(30);
+    let engine = Native::with_jail(&config, program);
+    engine.prepare().await.unwrap();
+    (engine, config, place)
+}
+
+/// What the keepers of this place are called, as their cgroups are.
+fn keeper_names(place: &Path) -> BTreeSet<String> {
+    let command = |pid| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let name = |pid| command(pid).split('\0').nth(2).map(str::to_owned);
+    keepers(place).into_iter().filter_map(name).collect()
+}
+
+/// Cgroups of these keepers' sandboxes.
+fn cgroups(keepers: &BTreeSet<String>) -> BTreeSet<PathBuf> {
+    let is_theirs = |name: &str| {
+        let mut keepers = keepers.iter();
+        keepers.any(|keeper| name.starts_with(&format!("mcp-forge-{keeper}-")))
+    };
     let mut directories = vec![PathBuf::from("/sys/fs/cgroup")];
     let mut found = BTreeSet::new();
     while let Some(directory) = directories.pop() {
         for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 directories.push(entry.path());
-                if entry.file_name().to_string_lossy().starts_with(&own) {
+                if is_theirs(&entry.file_name().to_string_lossy()) {
                     found.insert(entry.path());
                 }
             }
@@ -111,13 +120,16 @@ fn cgroups() -> BTreeSet<PathBuf> {
     found
 }
 
-/// Processes of the host that have this name, living ones.
+/// Living processes of the host that have this name or command.
 fn processes(name: &str) -> BTreeSet<u32> {
     let pids = fs::read_dir("/proc").unwrap().flatten();
     pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .filter(|pid: &u32| {
-            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            stat.contains(&format!("({name})")) && !stat.contains(") Z")
+            let read = |file| fs::read_to_string(format!("/proc/{pid}/{file}"));
+            let command = read("cmdline").unwrap_or_default().replace('\0', " ");
+            let stat = read("stat").unwrap_or_default();
+            let is_it = command.trim() == name || stat.contains(&format!("({name})"));
+            is_it && !stat.contains(") Z")
         })
         .collect()
 }
@@ -138,7 +150,6 @@ fn take_name(name: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_has_everything_and_both_go_their_own_way() {
-    let _alone = ALONE.lock().await;
     let warm = Warm::new().await;
     let code = "x = [1]\ndef f(): return len(x)\nimport random, os\nloop_ran = False\nopen('f', 'w').write('a')";
     warm.value("a", code).await;
@@ -162,7 +173,11 @@ async fn a_copy_has_everything_and_both_go_their_own_way() {
     for session in ["a", "b"] {
         let code = "import asyncio\nawait asyncio.sleep(0.01)\ndisplay({'text/html': '<b>x</b>'}, raw=True); 1";
         let shown = warm.run(session, code).await;
-        assert_eq!((shown.result, shown.displays.len()), (json!(1), 1));
+        assert_eq!(
+            (&shown.result, shown.displays.len()),
+            (&json!(1), 1),
+            "{session} {shown:?}"
+        );
     }
     // The files are the same ones.
     warm.value("b", "open('f', 'w').write('changed by b')")
@@ -177,7 +192,6 @@ async fn a_copy_has_everything_and_both_go_their_own_way() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_shares_memory_until_it_writes() {
-    let _alone = ALONE.lock().await;
     let warm = Warm::new().await;
     let name = take_name("fg-shared");
     warm.value(
@@ -207,22 +221,21 @@ async fn a_copy_shares_memory_until_it_writes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_original_may_end_first_and_copies_may_be_copied() {
-    let _alone = ALONE.lock().await;
     let warm = Warm::new().await;
     let name = take_name("fg-chain");
     let code = format!("{name}\nimport subprocess\nchain = ['a']\n");
-    let sleep = "child = subprocess.Popen(['sleep', '1000'])";
+    let sleep = "child = subprocess.Popen(['sleep', '98701'])";
     warm.value("a", &code).await;
     warm.fork("a", "b").await;
     warm.value("a", &format!("{sleep}; 1")).await;
     warm.value("b", &format!("{sleep}; chain.append('b'); 1"))
         .await;
-    wait_for_processes("sleep", 2).await;
+    wait_for_processes("sleep 98701", 2).await;
     warm.fork("b", "c").await;
     wait_for_processes("fg-chain", 3).await;
     warm.delete("a").await;
     // All of the original went with it, nothing of the others.
-    wait_for_processes("sleep", 1).await;
+    wait_for_processes("sleep 98701", 1).await;
     wait_for_processes("fg-chain", 2).await;
     assert_eq!(warm.value("c", "chain").await, json!(["a", "b"]));
     assert_eq!(
@@ -232,7 +245,7 @@ async fn the_original_may_end_first_and_copies_may_be_copied() {
     // In a sandbox whose first interpreter is gone.
     warm.fork("c", "d").await;
     warm.delete("b").await;
-    wait_for_processes("sleep", 0).await;
+    wait_for_processes("sleep 98701", 0).await;
     warm.delete("c").await;
     assert_eq!(warm.value("d", "chain").await, json!(["a", "b"]));
     warm.delete("d").await;
@@ -242,14 +255,13 @@ async fn the_original_may_end_first_and_copies_may_be_copied() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_death_of_one_is_told_as_its_own_and_the_other_goes_on() {
-    let _alone = ALONE.lock().await;
     let warm = Warm::new().await;
     for (number, (code, reason)) in [
         ("import os; os._exit(3)", "exited with status 3"),
         ("import ctypes; ctypes.string_at(0)", "ended by signal 11"),
         ("import os; os.kill(os.getpid(), 9)", "ended by signal 9"),
         (
-            "import os\nif not os.fork(): os.execvp('sleep', ['sleep', '1000'])\nos._exit(4)",
+            "import os\nif not os.fork(): os.execvp('sleep', ['sleep', '98702'])\nos._exit(4)",
             "exited with status 4",
         ),
     ]
@@ -271,7 +283,7 @@ async fn the_death_of_one_is_told_as_its_own_and_the_other_goes_on() {
             let lost = response.session.unwrap().lost_reason.unwrap();
             assert!(lost.contains(reason), "{code}: {lost}");
             assert_eq!(warm.value(lives, "x").await, "kept", "{code}");
-            wait_for_processes("sleep", 0).await;
+            wait_for_processes("sleep 98702", 0).await;
             assert_eq!(warm.run(dies, "x").await.outcome, "session_lost");
             assert_eq!(warm.run(dies, "x").await.error.unwrap().kind, "NameError");
             assert_eq!(warm.value(lives, "x").await, "kept", "{code}");
@@ -284,7 +296,6 @@ async fn the_death_of_one_is_told_as_its_own_and_the_other_goes_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_the_one_that_takes_too_much_memory_dies() {
-    let _alone = ALONE.lock().await;
     let warm = Warm::new().await;
     for dies_first in [true, false] {
         let (original, copy) = (format!("a{dies_first}"), format!("b{dies_first}"));
@@ -318,7 +329,6 @@ time.sleep(20)";
 /// What an interpreter leaves that has ended is in no count: it must not add up.
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_cannot_be_handed_down_from_copy_to_copy() {
-    let _alone = ALONE.lock().await;
     let warm = Warm::new().await;
     let me = Principal::local();
     let mut holder = "s0".to_owned();
@@ -350,7 +360,6 @@ async fn memory_cannot_be_handed_down_from_copy_to_copy() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interrupt_is_for_one_of_them() {
-    let _alone = ALONE.lock().await;
     let warm = Warm::new().await;
     warm.value("a", "import time; x = 1").await;
     warm.fork("a", "b").await;
@@ -376,7 +385,6 @@ async fn an_interrupt_is_for_one_of_them() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thread_is_in_the_way_and_is_named() {
-    let _alone = ALONE.lock().await;
     let warm = Warm::new().await;
     let me = Principal::local();
     let code = "import threading\ngo = threading.Event()\nt = threading.Thread(target=go.wait, name='pump')\nt.start()";
@@ -400,11 +408,10 @@ async fn a_thread_is_in_the_way_and_is_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn both_go_on_when_the_zygote_dies_and_can_be_copied_still() {
-    let _alone = ALONE.lock().await;
     let warm = Warm::new().await;
     warm.value("a", "x = 1").await;
     warm.fork("a", "b").await;
-    kill_zygotes();
+    assert!(kill_zygotes(warm.place.path()) > 0);
     warm.fork("b", "c").await;
     warm.fork("a", "d").await;
     for session in ["a", "b", "c", "d"] {
@@ -416,19 +423,18 @@ async fn both_go_on_when_the_zygote_dies_and_can_be_copied_still() {
 /// A killed keeper takes originals and copies with it.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_outlives_a_killed_keeper() {
-    let _alone = ALONE.lock().await;
     let warm = Warm::new().await;
     warm.value("a", &take_name("fg-orphan")).await;
     warm.fork("a", "b").await;
     warm.delete("a").await;
     wait_for_processes("fg-orphan", 1).await;
-    crate::warm::kill_keepers();
+    kill_keepers(warm.place.path());
     wait_for_processes("fg-orphan", 0).await;
     assert_eq!(warm.run("b", "1").await.outcome, "session_lost");
     warm.service.shutdown().await;
-    drop(warm);
-    end_keepers().await;
-    assert!(keepers().is_empty());
+    let Warm { service, place } = warm;
+    drop(service);
+    wait_until_no_keeper_is_left(place.path()).await;
 }
 
 #[tokio::test]
@@ -465,11 +471,7 @@ impl Tools for Hanging {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_open_call_does_not_cross() {
-    let _alone = ALONE.lock().await;
-    let mut config = config();
-    config.native.warm = true;
-    let engine = Native::with_jail(&config, binary());
-    engine.prepare().await.unwrap();
+    let (engine, config, place) = engine().await;
     let spec = |id: &str| SandboxSpec {
         id: format!("branch-{id}-{}", std::process::id()),
         limits: config.default_limits.clone(),
@@ -507,7 +509,7 @@ await asyncio.sleep(0)";
     original.end(Duration::ZERO).await;
     copy.end(Duration::ZERO).await;
     drop(engine);
-    end_keepers().await;
+    wait_until_no_keeper_is_left(place.path()).await;
 }
 
 /// One turn's result, or how it ended.
