@@ -69,6 +69,14 @@ pub struct Link {
 pub enum KeeperRequest {
     /// A new sandbox, with three more descriptors: control, stdout, stderr.
     Fork(ForkSpec),
+    /// A copy is about to be made, of the interpreter of this name: what takes time is done
+    /// meanwhile. No descriptor, and no answer.
+    Expect {
+        /// As [`CopySpec::of`].
+        of: String,
+        /// As [`CopySpec::limits`].
+        limits: JailLimits,
+    },
     /// A copy that an interpreter has made of itself, inside its sandbox.
     Adopt(CopySpec),
 }

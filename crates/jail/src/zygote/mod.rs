@@ -178,6 +178,7 @@ impl<'a> Zygote<'a> {
         let (request, descriptors) = launch::receive_message(socket)?;
         match request {
             KeeperRequest::Fork(spec) => self.fork(spec, launch::exactly(descriptors)?),
+            KeeperRequest::Expect { of, limits } => self.expect_copy(&of, &limits),
             KeeperRequest::Adopt(spec) => {
                 let [guard] = launch::exactly(descriptors)?;
                 self.adopt(spec, guard);

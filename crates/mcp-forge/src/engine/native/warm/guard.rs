@@ -70,12 +70,18 @@ impl Guard for ForkGuard {
         let (their_stdout, stdout) = output_pipe().map_err(failed)?;
         let (their_stderr, stderr) = output_pipe().map_err(failed)?;
         let theirs = [&their_control, &their_stdout, &their_stderr].map(AsFd::as_fd);
+        let limits = render::jail_limits(&spec.limits);
+        let expect = KeeperRequest::Expect {
+            of: self.id.clone(),
+            limits,
+        };
+        self.zygote.ask(&expect, &[]).await.map_err(failed)?;
         send_with(own.as_fd(), request, &theirs).map_err(failed)?;
         self.line.narrow_meter();
         Ok(Box::new(Copy {
             id: spec.id.clone(),
             of: self.id.clone(),
-            limits: render::jail_limits(&spec.limits),
+            limits,
             profile: self.profile,
             streams: Streams {
                 control,
