@@ -358,6 +358,36 @@ async fn memory_cannot_be_handed_down_from_copy_to_copy() {
     warm.end().await;
 }
 
+/// A daemon is not in its interpreter's family any more. It is in its cgroup.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_ends_with_the_one_that_started_it() {
+    let warm = Warm::new().await;
+    let isolation = warm.run("a", "import os").await.isolation;
+    let has_cgroup = isolation
+        .layers
+        .iter()
+        .any(|layer| layer.name == "cgroup" && layer.state == LayerState::Enforced);
+    warm.fork("a", "b").await;
+    let daemon = |seconds| {
+        format!(
+            "if not (child := os.fork()):\n    os.setsid()\n    if os.fork(): os._exit(0)\n    \
+             os.execvp('sleep', ['sleep', '{seconds}'])\nos.waitpid(child, 0)[1]"
+        )
+    };
+    for (session, seconds) in [("a", "98703"), ("b", "98704")] {
+        assert_eq!(warm.value(session, &daemon(seconds)).await, json!(0));
+        wait_for_processes(&format!("sleep {seconds}"), 1).await;
+    }
+    warm.delete("a").await;
+    wait_for_processes("sleep 98703", usize::from(!has_cgroup)).await;
+    wait_for_processes("sleep 98704", 1).await;
+    assert_eq!(warm.value("b", "1").await, json!(1));
+    warm.delete("b").await;
+    wait_for_processes("sleep 98703", 0).await;
+    wait_for_processes("sleep 98704", 0).await;
+    warm.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interrupt_is_for_one_of_them() {
     let warm = Warm::new().await;
