@@ -65,7 +65,10 @@ def fork_twice() -> int:
     close(writable)
     answer = read(readable, 4)
     close(readable)
-    waitpid(child, 0)
+    try:
+        waitpid(child, 0)
+    except ChildProcessError:
+        pass  # the user's code ignores the ends of children: nobody has to wait for them
     if not answer:
         raise OSError(11, "Resource temporarily unavailable")
     return int.from_bytes(answer, "big")

@@ -107,7 +107,7 @@ def rehearse(code: str = "value = 1\nvalue") -> None:
     """Runs a small turn for nobody. Nothing of it stays that the next turn can see."""
     caps = {"result_bytes": 1000, "repr_chars": 1000, "display_bytes": 1000, "displays": 1}
     channel = Rehearsal({"type": "execute", "code": code, "tools": [], "caps": caps})
-    turn = Turn(channel, channel.receive())
+    turn = RehearsedTurn(channel, channel.receive())
     reserves.append(turn.reserve)
     run(turn)
     originals.state.is_used = False
@@ -167,6 +167,11 @@ class Turn:
         module.__builtins__ = builtins
         module.__dict__.update(offer(self.stubs, self.channel, self.make_display()))
         sys.modules["__main__"] = module
+        self.adjust_modules()
+        return module
+
+    def adjust_modules(self) -> None:
+        """Modules that behave differently here, when and if they are imported."""
         hooks.adjust_after_import(
             {
                 "linecache": self.adjust_linecache,
@@ -175,7 +180,6 @@ class Turn:
                 "IPython.core.display_functions": lambda m: self.get_displays().adjust_ipython(m),
             }
         )
-        return module
 
     def make_display(self):
         """The function `display`, which loads what it needs when it is first called."""
@@ -307,6 +311,13 @@ class Turn:
                 return payload
             self.note(field, len(encode(done.pop(field, None))))
         return payload
+
+
+class RehearsedTurn(Turn):
+    """A turn for nobody: modules that are loaded already are left as they are."""
+
+    def adjust_modules(self) -> None:
+        """What a real turn does here would be found by a session, which wants others."""
 
 
 def normalize(code: str, filename: str) -> str:

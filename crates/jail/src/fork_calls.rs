@@ -17,6 +17,7 @@ pub(crate) mod number {
     pub(crate) const CLONE: i64 = 56;
     pub(crate) const EXIT_GROUP: i64 = 231;
     pub(crate) const WAIT4: i64 = 61;
+    pub(crate) const RECVFROM: i64 = 45;
     pub(crate) const SENDMSG: i64 = 46;
     pub(crate) const RECVMSG: i64 = 47;
     pub(crate) const SETSID: i64 = 112;
@@ -34,6 +35,7 @@ pub(crate) mod number {
     pub(crate) const CLONE: i64 = 220;
     pub(crate) const EXIT_GROUP: i64 = 94;
     pub(crate) const WAIT4: i64 = 260;
+    pub(crate) const RECVFROM: i64 = 207;
     pub(crate) const SENDMSG: i64 = 211;
     pub(crate) const RECVMSG: i64 = 212;
     pub(crate) const SETSID: i64 = 157;
@@ -57,6 +59,15 @@ pub(crate) fn read(fd: i32, bytes: &mut [u8]) -> Result<usize, Errno> {
     let arguments = [fd as usize, bytes.as_mut_ptr() as usize, bytes.len(), 0, 0, 0];
     // SAFETY: pointer and length are those of one live slice that is ours alone.
     unsafe { call(number::READ, arguments) }
+}
+
+/// Receives one message if there is one.
+pub(crate) fn receive_now(socket: i32, bytes: &mut [u8]) -> Result<usize, Errno> {
+    const MSG_DONTWAIT: usize = 0x40;
+    let (start, length) = (bytes.as_mut_ptr() as usize, bytes.len());
+    // SAFETY: pointer and length are those of one live slice that is ours alone; no address is
+    // asked for.
+    unsafe { call(number::RECVFROM, [socket as usize, start, length, MSG_DONTWAIT, 0, 0]) }
 }
 
 /// Writes the whole text to a file that is opened for it.

@@ -27,7 +27,7 @@ use crate::{
     rootfs::Sources,
     spec::{Cause, JailLimits, JailSpec, Layer, LayerReport, LimitReport, Report, State},
     sys::{self, Side},
-    watch::{self, MemoryWatch},
+    watch::{self, Members},
     zygote,
 };
 
@@ -132,6 +132,7 @@ pub(crate) fn meter_of(init: i32, cgroup: Option<&Cgroup>) -> Meter {
     cgroup.map_or_else(
         || Meter {
             init,
+            program: None,
             cpu: None,
             memory_peak: None,
         },
@@ -323,10 +324,14 @@ impl Starting {
             // that goes first, and with whatever processor there is.
             match cgroup {
                 Some(cgroup) => cgroup.kill(),
-                None => watch::kill(self.init.as_raw_nonzero().get()),
+                None => self.members().kill(),
             }
         }
         sys::wait_with_usage(self.init.as_raw_nonzero().get()).unwrap_or(0)
+    }
+
+    fn members(&self) -> Members {
+        Members::Sandbox(self.init.as_raw_nonzero().get())
     }
 
     fn is_dead_within(&self, time: Duration) -> bool {
@@ -348,17 +353,16 @@ impl Starting {
     ) -> Result<(Cause, u64), String> {
         // A test build that leaves the cgroup out leaves its stand-in out too.
         let counted = cgroup.is_some_and(|cgroup| cgroup.has("memory")) || omitted(Layer::Cgroup);
-        let watch = (!counted)
-            .then(|| MemoryWatch::new(self.init.as_raw_nonzero().get(), spec.limits.memory_bytes));
+        let holds_too_much = || self.members().hold_more_than(spec.limits.memory_bytes);
         let cause = loop {
-            match self.wait(socket, cgroup, watch.is_some()) {
+            match self.wait(socket, cgroup, !counted) {
                 Wake::ServerSpoke => match launch::word(socket) {
                     launch::Word::Interrupt => watch::interrupt(self.init.as_raw_nonzero().get()),
                     launch::Word::Used => {}
                     launch::Word::Stop => break Ok(Cause::Killed),
                 },
                 Wake::OutOfMemory => break Ok(Cause::OutOfMemory),
-                Wake::Tick if watch.as_ref().is_some_and(MemoryWatch::exceeded) => {
+                Wake::Tick if !counted && holds_too_much() => {
                     break Ok(Cause::OutOfMemory);
                 }
                 Wake::Tick => {}
@@ -366,7 +370,7 @@ impl Starting {
             }
         };
         let seen_ms = if cgroup.is_none() {
-            watch::cpu_ms(self.init.as_raw_nonzero().get())
+            self.members().cpu_ms()
         } else {
             0
         };

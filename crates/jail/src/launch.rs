@@ -45,7 +45,8 @@ pub fn frame(message: &impl serde::Serialize) -> io::Result<Vec<u8>> {
 ///
 /// The peer sent something else, or went away.
 pub(crate) fn receive(socket: BorrowedFd<'_>) -> Result<(JailSpec, Streams), JailError> {
-    let (spec, [control, stdout, stderr]) = receive_message(socket)?;
+    let (spec, descriptors) = receive_message(socket)?;
+    let [control, stdout, stderr] = exactly(descriptors)?;
     let streams = Streams {
         control,
         stdout,
@@ -54,20 +55,17 @@ pub(crate) fn receive(socket: BorrowedFd<'_>) -> Result<(JailSpec, Streams), Jai
     Ok((spec, streams))
 }
 
-/// Receives one message with exactly so many descriptors, at most four.
+/// Receives one message and the descriptors with it, at most four.
 ///
 /// # Errors
 ///
 /// The peer sent something else, or went away.
-pub(crate) fn receive_message<T: DeserializeOwned, const N: usize>(
+pub(crate) fn receive_message<T: DeserializeOwned>(
     socket: BorrowedFd<'_>,
-) -> Result<(T, [OwnedFd; N]), JailError> {
+) -> Result<(T, Vec<OwnedFd>), JailError> {
     let broken = |message: &str| JailError::Launch(message.to_owned());
     let (mut bytes, descriptors) =
         receive_first(socket).map_err(|error| JailError::Launch(error.to_string()))?;
-    let descriptors: [OwnedFd; N] = descriptors
-        .try_into()
-        .map_err(|_| broken("it did not bring the descriptors that belong to it"))?;
     let header = bytes
         .first_chunk::<4>()
         .ok_or_else(|| broken("it is shorter than its header"))?;
@@ -88,6 +86,19 @@ pub(crate) fn receive_message<T: DeserializeOwned, const N: usize>(
     let spec =
         serde_json::from_slice(&bytes).map_err(|error| JailError::Launch(error.to_string()))?;
     Ok((spec, descriptors))
+}
+
+/// The descriptors of a message that has so many.
+///
+/// # Errors
+///
+/// There are more, or fewer.
+pub(crate) fn exactly<const N: usize>(
+    descriptors: Vec<OwnedFd>,
+) -> Result<[OwnedFd; N], JailError> {
+    descriptors.try_into().map_err(|_| {
+        JailError::Launch("it did not bring the descriptors that belong to it".to_owned())
+    })
 }
 
 /// What the server says on a life line after the launch, if it says anything.

@@ -32,6 +32,7 @@ mod seal;
 mod seccomp;
 pub mod spec;
 mod sys;
+mod twin;
 mod watch;
 mod zygote;
 

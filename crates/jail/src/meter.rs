@@ -12,6 +12,8 @@ use crate::watch;
 pub struct Meter {
     /// Pid 1 of the sandbox, as the host sees it.
     pub(crate) init: i32,
+    /// The interpreter that is meant, where it is one of several in its sandbox.
+    pub(crate) program: Option<i32>,
     /// Its cgroup's count of CPU time, and what this is divided by to give milliseconds.
     pub(crate) cpu: Option<(PathBuf, u64)>,
     /// Its cgroup's count of memory.
@@ -40,6 +42,7 @@ impl Meter {
         let open = |path: &PathBuf| File::open(path).ok();
         OpenMeter {
             init: self.init,
+            program: self.program,
             cpu: self
                 .cpu
                 .as_ref()
@@ -53,6 +56,7 @@ impl Meter {
 #[derive(Debug)]
 pub struct OpenMeter {
     init: i32,
+    program: Option<i32>,
     cpu: Option<(Option<File>, u64)>,
     memory_peak: Option<File>,
 }
@@ -62,13 +66,21 @@ impl OpenMeter {
     pub fn cpu_ms(&self) -> Option<u64> {
         match &self.cpu {
             Some((file, divisor)) => Some(count(file.as_ref()?)? / divisor),
-            None => Some(watch::children_cpu_ms(self.init)),
+            None => Some(watch::children_cpu_ms(self.init, self.program)),
         }
     }
 
     /// As [`Meter::memory_peak`].
     pub fn memory_peak(&self) -> Option<u64> {
         count(self.memory_peak.as_ref()?)
+    }
+
+    /// Counts the sandbox's first interpreter alone from now on: there are copies of it, with
+    /// meters of their own.
+    pub fn narrow(&mut self) {
+        if self.cpu.is_none() && self.program.is_none() {
+            self.program = watch::child(self.init, watch::PROGRAM).map(|(pid, _)| pid);
+        }
     }
 
     /// As [`Meter::is_counted`].

@@ -13,27 +13,24 @@ use std::{
     thread,
 };
 
-use crate::channel::Channel;
-
-/// One fork, and what it is to enter.
+/// Processes to be moved, and what is to be done then.
 pub(crate) struct Move {
-    /// The `cgroup.procs` of each hierarchy.
-    pub(crate) entrances: Arc<[File]>,
-    pub(crate) pid: i32,
-    /// To its init, which does nothing before it has a byte from here.
-    pub(crate) report: Arc<Channel>,
+    /// Each process, and the `cgroup.procs` of each hierarchy that it is to enter.
+    pub(crate) moves: Vec<(i32, Arc<[File]>)>,
+    /// Is told whether all are where they belong.
+    pub(crate) then: Box<dyn FnOnce(bool) + Send>,
 }
 
 impl Move {
-    /// Lets the fork go on if it is where it belongs. One that is not ends.
-    fn make(&self) {
-        let number = self.pid.to_string();
-        let enter = |mut entrance: &File| entrance.write_all(number.as_bytes());
-        if self.entrances.iter().try_for_each(enter).is_ok() {
-            self.report.send(&[1]);
-        } else {
-            self.report.close();
-        }
+    fn make(self) {
+        let enter = |(pid, entrances): &(i32, Arc<[File]>)| {
+            let number = pid.to_string();
+            entrances
+                .iter()
+                .try_for_each(|mut entrance| entrance.write_all(number.as_bytes()))
+        };
+        let moved = self.moves.iter().try_for_each(enter);
+        (self.then)(moved.is_ok());
     }
 }
 
@@ -49,11 +46,11 @@ impl Mover {
     pub(crate) fn start() -> io::Result<Self> {
         let (sender, receiver): (Sender<Move>, Receiver<Move>) = channel();
         let thread = thread::Builder::new().name("mover".to_owned());
-        thread.spawn(move || receiver.iter().for_each(|request| request.make()))?;
+        thread.spawn(move || receiver.into_iter().for_each(Move::make))?;
         Ok(Self(sender))
     }
 
-    /// Moves one fork, soon.
+    /// Moves them, soon.
     pub(crate) fn request(&self, request: Move) {
         if let Err(refused) = self.0.send(request) {
             // The thread is gone: slow is better than never.

@@ -90,8 +90,7 @@ fn namespaces(plan: &Plan) -> usize {
     USER_AND_MOUNT | own(Start::PidNamespace, 0x2000_0000) | own(Start::Network, 0x4000_0000)
 }
 
-/// Pid 1 of the sandbox: seals itself, forks the program, reaps, and ends with it. Returns in the
-/// program only.
+/// Pid 1 of the sandbox: seals itself, forks the program, and reaps. Returns in the program only.
 fn become_init(plan: &Plan, streams: [i32; 3], report: i32) {
     const PR_SET_DUMPABLE: usize = 4;
     const SIGCHLD: usize = 17;
@@ -118,14 +117,39 @@ fn become_init(plan: &Plan, streams: [i32; 3], report: i32) {
         raw::close(stream);
     }
     tell(report, READY, 0, 0);
+    reap(worker, report)
+}
+
+/// Reaps until no child is left, or until it is killed: copies of the program may outlive it. Tells
+/// how the program ended, and each copy that it was told to watch for.
+fn reap(mut worker: i32, report: i32) -> ! {
+    let mut watched = [0; seal::MOST_COPIES];
     loop {
-        match fork_calls::wait_any() {
-            Ok((pid, status)) if pid == worker => {
-                tell(report, 2, status, 0);
-                fork_calls::exit(0);
-            }
-            Ok(_) | Err(EINTR) => {}
-            Err(_) => fork_calls::exit(1),
+        let (pid, status) = match fork_calls::wait_any() {
+            Ok(reaped) => reaped,
+            Err(EINTR) => continue,
+            Err(_) => fork_calls::exit(0),
+        };
+        if pid == worker {
+            tell(report, 2, status, 0);
+            // The number may come again.
+            worker = 0;
+            continue;
+        }
+        note_watched(&mut watched, report);
+        if let Some(place) = watched.iter_mut().find(|watched| **watched == pid) {
+            *place = 0;
+            tell(report, 3, pid, status);
+        }
+    }
+}
+
+/// Takes the keeper's words: each is the pid of a copy.
+fn note_watched(watched: &mut [i32], report: i32) {
+    let mut pid = [0; 4];
+    while fork_calls::receive_now(report, &mut pid) == Ok(4) {
+        if let Some(place) = watched.iter_mut().find(|watched| **watched == 0) {
+            *place = i32::from_ne_bytes(pid);
         }
     }
 }

@@ -22,6 +22,9 @@ pub(crate) const MOST_INSTRUCTIONS: usize = 192;
 /// Limits per process, at most.
 pub(crate) const MOST_LIMITS: usize = 12;
 
+/// Copies of one interpreter that are watched in its sandbox at the same time, at most.
+pub(crate) const MOST_COPIES: usize = 256;
+
 /// What the seal is to do. Plain bytes: it travels to a zygote as it is.
 #[repr(C)]
 #[derive(Clone, Copy)]

@@ -62,8 +62,26 @@ pub struct Link {
     pub target: String,
 }
 
-/// A request to a zygote's keeper, with four descriptors: guard, control, stdout, stderr. The guard
-/// is for that sandbox what the launch socket is for one of its own: reports, and the life line.
+/// A request to a zygote's keeper. The first descriptor beside it is the guard, which is for that
+/// sandbox what the launch socket is for one of its own: reports, and the life line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum KeeperRequest {
+    /// A new sandbox, with three more descriptors: control, stdout, stderr.
+    Fork(ForkSpec),
+    /// A copy is about to be made, of the interpreter of this name: what takes time is done
+    /// meanwhile. No descriptor, and no answer.
+    Expect {
+        /// As [`CopySpec::of`].
+        of: String,
+        /// As [`CopySpec::limits`].
+        limits: JailLimits,
+    },
+    /// A copy that an interpreter has made of itself, inside its sandbox.
+    Adopt(CopySpec),
+}
+
+/// A sandbox to be forked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ForkSpec {
@@ -73,6 +91,20 @@ pub struct ForkSpec {
     pub limits: JailLimits,
     /// Nobody waits for it yet: it may do ahead what a first turn would do.
     pub has_time: bool,
+}
+
+/// A copy of an interpreter, which is to be watched over from now on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CopySpec {
+    /// Names it, as [`ForkSpec::id`].
+    pub id: String,
+    /// The name of what was copied: a fork, or a copy in its turn.
+    pub of: String,
+    /// Its pid inside the sandbox. A claim from there.
+    pub pid: i32,
+    /// What all processes of the copy together may use.
+    pub limits: JailLimits,
 }
 
 /// A small file made in the root, read-only with the rest of it.

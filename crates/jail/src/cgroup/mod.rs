@@ -201,6 +201,7 @@ impl Cgroup {
         };
         Meter {
             init,
+            program: None,
             cpu,
             memory_peak: self.memory().map(peak),
         }
@@ -211,22 +212,55 @@ impl Cgroup {
         for directory in &self.directories {
             // v1's quota holds for the dying too.
             fs::write(directory.path.join("cpu.cfs_quota_us"), "-1").ok();
+            // None is born while the others are killed one by one.
+            fs::write(directory.path.join("pids.max"), "0").ok();
             if fs::write(directory.path.join("cgroup.kill"), "1").is_ok() {
                 return;
             }
         }
-        let members = self
-            .memory()
-            .map(|directory| directory.path.join("cgroup.procs"));
-        let members = members
-            .and_then(|path| fs::read_to_string(path).ok())
-            .unwrap_or_default();
-        for pid in members
+        for pid in self
+            .members()
             .lines()
             .filter_map(|line| Pid::from_raw(line.parse().ok()?))
         {
             rustix::process::kill_process(pid, Signal::KILL).ok();
         }
+    }
+
+    /// Whether no process is in it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.members().is_empty()
+    }
+
+    /// Bytes that are charged to it: by its processes, or left by those that are gone and held by
+    /// others. More than `enough` is looked at again after what can be given up was given up.
+    pub(crate) fn memory_use(&self, enough: u64) -> u64 {
+        let Some(directory) = self.memory() else {
+            return 0;
+        };
+        let (file, relief, amount) = match directory.version {
+            Version::Two => ("memory.current", "memory.reclaim", "1G"),
+            Version::One => ("memory.usage_in_bytes", "memory.force_empty", "0"),
+        };
+        let used = || {
+            let text = fs::read_to_string(directory.path.join(file));
+            text.ok().and_then(|text| text.trim().parse().ok())
+        };
+        let first = used().unwrap_or(0);
+        if first <= enough {
+            return first;
+        }
+        fs::write(directory.path.join(relief), amount).ok();
+        used().unwrap_or(first)
+    }
+
+    fn members(&self) -> String {
+        let members = self
+            .memory()
+            .map(|directory| directory.path.join("cgroup.procs"));
+        members
+            .and_then(|path| fs::read_to_string(path).ok())
+            .unwrap_or_default()
     }
 
     /// Removes the directories, once every process is gone. What stays busy for a second is left

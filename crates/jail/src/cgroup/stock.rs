@@ -50,6 +50,13 @@ impl Stock {
         Cgroup::create_at(&self.host, &format!("{}-{}", self.name, self.made), limits)
     }
 
+    /// Has one with these limits ready.
+    pub(crate) fn provide(&mut self, limits: &JailLimits) {
+        if let Ok(cgroup) = self.take(limits) {
+            self.kept.push((*limits, cgroup));
+        }
+    }
+
     /// Takes back the cgroup of a sandbox whose every process is gone.
     pub(crate) fn give_back(&mut self, limits: JailLimits, cgroup: Cgroup, is_fit: bool) {
         if is_fit && self.kept.len() < MOST_KEPT && cgroup.reset().is_ok() {

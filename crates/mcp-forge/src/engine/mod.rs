@@ -100,11 +100,11 @@ pub trait Guard: Send + Sync {
     /// What it has used so far. Cheap: a turn's answer waits for it.
     fn usage(&self) -> Usage;
 
-    /// Has the live interpreter copied, copy-on-write, into a second sandbox. `request` is the frame,
-    /// length and all, that asks the runner for it; it is sent on the sandbox's own connection, with
-    /// the copy's control socket, standard output and standard error as descriptors. The answer comes
-    /// on that connection; the copy says that it is ready on its own. Nothing else may be on its way
-    /// to the runner meanwhile.
+    /// Asks the live interpreter to copy itself, copy-on-write. `request` is the frame, length and
+    /// all, that asks the runner for it; it is sent on the sandbox's own connection, with the copy's
+    /// control socket, standard output and standard error as descriptors. The answer comes on that
+    /// connection; the copy says that it is ready on its own. Nothing else may be on its way to the
+    /// runner meanwhile.
     ///
     /// # Errors
     ///
@@ -113,13 +113,25 @@ pub trait Guard: Send + Sync {
         &mut self,
         _spec: &SandboxSpec,
         _request: &[u8],
-    ) -> Result<Sandbox, BranchError> {
+    ) -> Result<Box<dyn Branch>, BranchError> {
         Err(BranchError::Unsupported)
     }
 
     /// Gives it `patience` to end by itself, then kills everything inside, waits until nothing is
     /// left, and says how it ended.
     async fn end(self: Box<Self>, patience: Duration) -> Ending;
+}
+
+/// A copy that an interpreter was asked for. It becomes a sandbox when the interpreter says that
+/// it was made; dropping it before closes the copy's connection, at which that ends.
+#[async_trait::async_trait]
+pub trait Branch: Send {
+    /// Takes charge of the copy. `pid` is what the interpreter calls it: UNTRUSTED.
+    ///
+    /// # Errors
+    ///
+    /// [`BranchError`]: the copy is ended, and the interpreter goes on.
+    async fn confirm(self: Box<Self>, pid: i32) -> Result<Sandbox, BranchError>;
 }
 
 /// What the engine saw of a sandbox's end. Facts from the kernel, not claims from inside.
@@ -225,6 +237,13 @@ pub enum BranchError {
         "this engine cannot fork live sessions; start a new session and run the code there again"
     )]
     Unsupported,
+    /// It can, and did not prepare for it.
+    #[error(
+        "only sessions that were forked from a warm interpreter can be forked, and this one was \
+         started by itself; set `warm.enabled: true`, or see in the log why there was none, and \
+         start a new session"
+    )]
+    Cold,
     /// It failed.
     #[error("the session could not be forked: {0}")]
     Failed(String),

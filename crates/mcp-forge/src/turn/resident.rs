@@ -322,7 +322,10 @@ impl Resident {
             }
         };
         match tokio::time::timeout(BRANCH_LIMIT, answered).await {
-            Ok(Ok(Event::Branched { error: None, .. })) => Ok(copy),
+            Ok(Ok(Event::Branched {
+                error: None,
+                pid: Some(pid),
+            })) => Ok(copy.confirm(pid).await?),
             Ok(Ok(Event::Branched {
                 error: Some(mut reason),
                 ..

@@ -7,8 +7,8 @@ use mcp_forge::{
     bridge::Bridge,
     config::{Config, Sources},
     engine::{
-        BranchError, Ending, Engine, ExitCause, Guard, Isolation, LaunchError, Layer, LayerState,
-        LimitReport, Probe, Sandbox, SandboxSpec, Usage,
+        Branch, BranchError, Ending, Engine, ExitCause, Guard, Isolation, LaunchError, Layer,
+        LayerState, LimitReport, Probe, Sandbox, SandboxSpec, Usage,
     },
     runner::wire::{Done, Event, Request},
     service::Service,
@@ -205,16 +205,21 @@ impl Guard for FakeGuard {
     }
 
     /// As an engine passes descriptors: the script gets the ends of its copy, and answers itself.
-    async fn branch(&mut self, _: &SandboxSpec, request: &[u8]) -> Result<Sandbox, BranchError> {
+    async fn branch(
+        &mut self,
+        _: &SandboxSpec,
+        request: &[u8],
+    ) -> Result<Box<dyn Branch>, BranchError> {
         assert_eq!(request, b"\0\0\0\x11{\"type\":\"branch\"}");
         let (runner, ends) = pair();
         self.branches
             .send(runner)
             .map_err(|_| BranchError::Unsupported)?;
-        self.alive.send_modify(|alive| *alive += 1);
-        // The copy is a task of the script's own; it ends with its connection.
-        let task = tokio::spawn(async {});
-        Ok(ends.sandbox(task, self.cause.clone(), Arc::clone(&self.alive)))
+        Ok(Box::new(FakeBranch {
+            ends,
+            cause: self.cause.clone(),
+            alive: Arc::clone(&self.alive),
+        }))
     }
 
     async fn end(self: Box<Self>, _: Duration) -> Ending {
@@ -222,6 +227,22 @@ impl Guard for FakeGuard {
             cause: self.cause.clone(),
             usage: self.usage(),
         }
+    }
+}
+
+struct FakeBranch {
+    ends: Ends,
+    cause: ExitCause,
+    alive: Arc<watch::Sender<usize>>,
+}
+
+#[async_trait::async_trait]
+impl Branch for FakeBranch {
+    async fn confirm(self: Box<Self>, _: i32) -> Result<Sandbox, BranchError> {
+        self.alive.send_modify(|alive| *alive += 1);
+        // The copy is a task of the script's own; it ends with its connection.
+        let task = tokio::spawn(async {});
+        Ok(self.ends.sandbox(task, self.cause, self.alive))
     }
 }
 

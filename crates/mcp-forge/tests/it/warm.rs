@@ -206,15 +206,7 @@ async fn a_killed_zygote_fails_no_turn() {
         async move { warm.run("import time\ntime.sleep(1)\n'done'").await }
     });
     tokio::time::sleep(Duration::from_millis(300)).await;
-    let families = keepers(warm.place.path());
-    let zygotes: Vec<u32> = families
-        .iter()
-        .flat_map(|keeper| children(*keeper))
-        .filter(|init| families.contains(init))
-        .flat_map(children)
-        .collect();
-    assert_eq!(zygotes.len(), 1, "one tier is in use");
-    zygotes.into_iter().for_each(kill);
+    assert_eq!(kill_zygotes(warm.place.path()), 1, "one tier is in use");
     for _ in 0..20 {
         assert_eq!(warm.run("2").await.result, json!(2));
     }
@@ -228,7 +220,7 @@ async fn a_killed_keeper_is_replaced_and_nothing_outlives_the_engine() {
     let _alone = ALONE.lock().await;
     let warm = Arc::new(Warm::new().await);
     assert_eq!(warm.run("1").await.result, json!(1));
-    keepers(warm.place.path()).into_iter().for_each(kill);
+    kill_keepers(warm.place.path());
     wait_until_no_keeper_is_left(warm.place.path()).await;
     for _ in 0..20 {
         let report = warm.run("2").await;
@@ -243,12 +235,29 @@ async fn end(warm: Arc<Warm>) {
     wait_until_no_keeper_is_left(place.path()).await;
 }
 
-async fn wait_until_no_keeper_is_left(place: &Path) {
+pub(crate) async fn wait_until_no_keeper_is_left(place: &Path) {
     let deadline = Instant::now() + Duration::from_secs(5);
     while !keepers(place).is_empty() {
         assert!(Instant::now() < deadline, "left: {:?}", keepers(place));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// Kills every zygote, and says how many there were.
+pub(crate) fn kill_zygotes(place: &Path) -> usize {
+    let families = keepers(place);
+    let zygotes: Vec<u32> = families
+        .iter()
+        .flat_map(|keeper| children(*keeper))
+        .filter(|init| families.contains(init))
+        .flat_map(children)
+        .collect();
+    zygotes.iter().copied().for_each(kill);
+    zygotes.len()
+}
+
+pub(crate) fn kill_keepers(place: &Path) {
+    keepers(place).into_iter().for_each(kill);
 }
 
 fn kill(pid: u32) {
@@ -258,7 +267,7 @@ fn kill(pid: u32) {
 }
 
 /// Keepers, and their zygotes' inits, that were started by the name of the program in this place.
-fn keepers(place: &Path) -> Vec<u32> {
+pub(crate) fn keepers(place: &Path) -> Vec<u32> {
     let name = place.to_string_lossy();
     let processes = fs::read_dir("/proc").unwrap().flatten();
     processes

@@ -24,8 +24,8 @@ use super::output_pipe::output_pipe;
 use crate::{
     config::Profile,
     engine::{
-        Ending, ExitCause, Guard, Isolation, LaunchError, Layer, LayerState, LimitReport, Sandbox,
-        Usage,
+        Branch, BranchError, Ending, ExitCause, Guard, Isolation, LaunchError, Layer, LayerState,
+        LimitReport, Sandbox, SandboxSpec, Usage,
     },
 };
 
@@ -69,16 +69,26 @@ pub(super) async fn send(
 ) -> io::Result<()> {
     let message = frame(message)?;
     let (head, rest) = message.split_at(4);
+    send_with(socket.as_fd(), head, descriptors)?;
+    socket.write_all(rest).await
+}
+
+/// Sends bytes and at most four descriptors, if there is room for all of them now.
+pub(super) fn send_with(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     control.push(SendAncillaryMessage::ScmRights(descriptors));
-    rustix::net::sendmsg(
-        &*socket,
-        &[IoSlice::new(head)],
-        &mut control,
-        SendFlags::NOSIGNAL,
-    )?;
-    socket.write_all(rest).await
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let sent = rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags)?;
+    if sent == bytes.len() {
+        Ok(())
+    } else {
+        Err(io::Error::from(io::ErrorKind::WriteZero))
+    }
 }
 
 /// A connected pair of sockets: one for us, one that blocks, as the other side expects.
@@ -236,6 +246,13 @@ impl LifeLine {
         }
     }
 
+    /// Counts the first interpreter of the sandbox alone: there is a copy of it.
+    pub(super) fn narrow_meter(&mut self) {
+        if let Some(meter) = &mut self.meter {
+            meter.narrow();
+        }
+    }
+
     async fn end_within(&mut self, patience: Duration) -> io::Result<Report> {
         let own = tokio::time::timeout(patience, self.report()).await;
         let report = if let Ok(report) = own {
@@ -266,6 +283,10 @@ impl Guard for LifeLine {
                 cpu_ms: meter.cpu_ms(),
                 memory_peak_bytes: meter.memory_peak(),
             })
+    }
+
+    async fn branch(&mut self, _: &SandboxSpec, _: &[u8]) -> Result<Box<dyn Branch>, BranchError> {
+        Err(BranchError::Cold)
     }
 
     async fn end(mut self: Box<Self>, patience: Duration) -> Ending {

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::fake::{self, FakeEngine};
 
+mod branches;
 mod documents;
 mod files;
 mod lifecycle;

@@ -395,6 +395,47 @@ impl Drop for Program {
 }
 
 #[test]
+fn a_fork_by_its_tool_lives_beside_its_original() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut program = Program::start(directory.path());
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    // Until its zygotes are there a server starts sessions without them.
+    let answer = loop {
+        let made = program.run("x = ['a']");
+        assert_eq!(made["outcome"], "completed", "{made}");
+        let arguments = json!({"session_id": "a", "new_session_id": "b"});
+        let id = program.send(
+            "tools/call",
+            &json!({"name": "fork_session", "arguments": arguments}),
+        );
+        let answer = program.answer(id);
+        if answer["isError"] != true {
+            break answer;
+        }
+        let text = answer["content"][0]["text"].as_str().unwrap();
+        assert!(text.contains("`warm.enabled: true`"), "{text}");
+        assert!(std::time::Instant::now() < deadline, "no zygote");
+        let id = program.send(
+            "tools/call",
+            &json!({"name": "delete_session", "arguments": {"session_id": "a"}}),
+        );
+        program.answer(id);
+    };
+    assert_eq!(answer["structuredContent"]["session_id"], "b");
+    assert_eq!(answer["structuredContent"]["forked_from"], "a");
+    let mut run_in = |session: &str, code: &str| {
+        let arguments = json!({"code": code, "session_id": session});
+        let id = program.send(
+            "tools/call",
+            &json!({"name": "execute_python", "arguments": arguments}),
+        );
+        program.answer(id)["structuredContent"]["result"].clone()
+    };
+    assert_eq!(run_in("b", "x.append('b'); x"), json!(["a", "b"]));
+    assert_eq!(run_in("a", "x"), json!(["a"]));
+}
+
+#[test]
 fn a_server_killed_in_the_middle_of_a_turn_is_a_loss_and_nothing_worse() {
     let directory = tempfile::tempdir().unwrap();
     let mut first = Program::start(directory.path());

@@ -14,6 +14,7 @@ use crate::{
     runner::source,
 };
 
+mod guard;
 mod pool;
 mod zygote;
 
@@ -94,7 +95,7 @@ impl Warm {
         limits: JailLimits,
     ) -> Result<Sandbox, LaunchError> {
         match self.pools.get(choose(&self.tiers, &spec.purpose)) {
-            Some(pool) => pool.take(limits).await,
+            Some(pool) => pool.take(limits, &spec.purpose).await,
             None => Err(LaunchError::Start("there is no tier".to_owned())),
         }
     }

@@ -23,7 +23,7 @@ use tokio::{
 use super::zygote::{Fork, Zygote};
 use crate::{
     config::Profile,
-    engine::{LaunchError, Sandbox},
+    engine::{LaunchError, Purpose, Sandbox},
 };
 
 /// Sandboxes that wait, at least and at most. The number doubles each time there was none.
@@ -104,20 +104,24 @@ impl Pool {
     /// # Errors
     ///
     /// The zygote could not be started or did not fork; the cold path is left.
-    pub(super) async fn take(&self, limits: JailLimits) -> Result<Sandbox, LaunchError> {
+    pub(super) async fn take(
+        &self,
+        limits: JailLimits,
+        purpose: &Purpose,
+    ) -> Result<Sandbox, LaunchError> {
         if limits != self.limits {
-            return Ok(self.fork(limits, false).await?.used());
+            return Ok(self.fork(limits, false).await?.used(purpose));
         }
         let waiting = self.pop();
         self.taken.notify_one();
         if let Some(fork) = waiting {
-            return Ok(fork.used());
+            return Ok(fork.used(purpose));
         }
         let target = self.target.load(Ordering::Relaxed);
         self.target
             .store((target * 2).min(MOST_READY), Ordering::Relaxed);
         self.ended.notify_one();
-        Ok(self.fork(limits, false).await?.used())
+        Ok(self.fork(limits, false).await?.used(purpose))
     }
 
     /// Starts the zygote and makes what is to wait.

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::fd::AsFd,
+    os::fd::{AsFd, BorrowedFd},
     path::Path,
     sync::{
         Arc,
@@ -11,19 +11,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-use jail::spec::{ForkSpec, JailSpec};
-use tokio::sync::{Mutex, Notify};
+use jail::spec::{ForkSpec, JailSpec, KeeperRequest};
+use tokio::{
+    net::UnixStream,
+    sync::{Mutex, Notify},
+};
 
 use crate::{
     config::Profile,
     engine::{
-        Ending, Guard, LaunchError, Sandbox, Usage,
+        Isolation, LaunchError, Purpose, Sandbox,
         native::{
             launch::{LifeLine, isolation, send, socket_pair},
-            output_pipe::output_pipe,
+            output_pipe::{OutputPipe, output_pipe},
         },
     },
 };
+
+use super::guard::ForkGuard;
 
 /// Forks of one zygote, at most: they share its address layout and its hash seed.
 const MOST_FORKS: u64 = 10_000;
@@ -95,40 +100,52 @@ impl Zygote {
         let (their_stdout, stdout) = output_pipe().map_err(failed)?;
         let (their_stderr, stderr) = output_pipe().map_err(failed)?;
         let theirs = [&their_guard, &their_control, &their_stdout, &their_stderr].map(AsFd::as_fd);
-        send(&mut self.line.lock().await.socket, spec, &theirs)
-            .await
-            .map_err(failed)?;
+        let request = KeeperRequest::Fork(spec.clone());
+        self.ask(&request, &theirs).await.map_err(failed)?;
         drop((their_guard, their_control, their_stdout, their_stderr));
         let mut line = LifeLine::of_fork(guard);
         let isolation = isolation(line.entered().await?, profile)?;
         Ok(Fork {
+            id: spec.id.clone(),
+            profile,
             line,
             zygote: Arc::clone(self),
             ended: Arc::clone(ended),
-            sandbox: Parts {
-                connection: Box::new(control),
-                stdout: Box::new(stdout),
-                stderr: Box::new(stderr),
-                isolation,
+            streams: Streams {
+                control,
+                stdout,
+                stderr,
             },
+            isolation,
         })
+    }
+
+    /// Sends its keeper a request.
+    pub(super) async fn ask(
+        &self,
+        request: &KeeperRequest,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
+        send(&mut self.line.lock().await.socket, request, descriptors).await
     }
 }
 
-/// A sandbox without its guard.
-struct Parts {
-    connection: Box<dyn crate::engine::Duplex>,
-    stdout: Box<dyn tokio::io::AsyncRead + Send + Unpin>,
-    stderr: Box<dyn tokio::io::AsyncRead + Send + Unpin>,
-    isolation: crate::engine::Isolation,
+/// Our ends of a sandbox's streams.
+pub(super) struct Streams {
+    pub(super) control: UnixStream,
+    pub(super) stdout: OutputPipe,
+    pub(super) stderr: OutputPipe,
 }
 
 /// A sandbox that waits to be used.
 pub(super) struct Fork {
+    id: String,
+    profile: Profile,
     line: LifeLine,
     zygote: Arc<Zygote>,
     ended: Arc<Notify>,
-    sandbox: Parts,
+    streams: Streams,
+    isolation: Isolation,
 }
 
 impl Fork {
@@ -137,51 +154,21 @@ impl Fork {
         !self.zygote.is_old() && self.line.is_silent()
     }
 
-    /// Gives it away, once.
-    pub(super) fn used(self) -> Sandbox {
+    /// Gives it away, once. Only one for a session can be copied later.
+    pub(super) fn used(self, purpose: &Purpose) -> Sandbox {
         self.line.begin_use();
-        let Parts {
-            connection,
-            stdout,
-            stderr,
-            isolation,
-        } = self.sandbox;
-        Sandbox {
-            connection,
-            stdout,
-            stderr,
-            isolation,
-            guard: Box::new(ForkGuard {
-                line: self.line,
-                ended: self.ended,
-                _zygote: self.zygote,
-            }),
-        }
-    }
-}
-
-/// A fork's life line, and a share in the zygote: one that was replaced lives until its last fork
-/// has ended, since its pid namespace holds them all.
-#[derive(Debug)]
-struct ForkGuard {
-    line: LifeLine,
-    ended: Arc<Notify>,
-    _zygote: Arc<Zygote>,
-}
-
-#[async_trait::async_trait]
-impl Guard for ForkGuard {
-    async fn interrupt(&mut self) {
-        self.line.interrupt().await;
-    }
-
-    fn usage(&self) -> Usage {
-        self.line.usage()
-    }
-
-    async fn end(self: Box<Self>, patience: Duration) -> Ending {
-        let ending = Box::new(self.line).end(patience).await;
-        self.ended.notify_one();
-        ending
+        let control = match purpose {
+            Purpose::Session => self.streams.control.as_fd().try_clone_to_owned().ok(),
+            Purpose::Turn(_) => None,
+        };
+        let guard = ForkGuard {
+            id: self.id,
+            profile: self.profile,
+            line: self.line,
+            control,
+            ended: self.ended,
+            zygote: self.zygote,
+        };
+        guard.into_sandbox(self.streams, self.isolation)
     }
 }

@@ -5,7 +5,7 @@
 //! zygote while that forks.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     fs,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     sync::Arc,
@@ -19,7 +19,7 @@ use crate::{
     channel::Channel,
     descriptors::Streams,
     error::JailError,
-    fork::Fork,
+    fork::{Fork, Heard},
     keeper::{self, Starting, failure},
     launch,
     mover::{Move, Mover},
@@ -27,9 +27,12 @@ use crate::{
     raw::Plain,
     ready::Ready,
     seal::{Plan, Start},
-    spec::{Cause, ForkSpec, JailLimits, JailSpec, Layer, LayerReport, Report},
+    spec::{Cause, ForkSpec, JailLimits, JailSpec, KeeperRequest, Layer, LayerReport, Report},
+    twin::Twin,
     watch,
 };
+
+mod twins;
 
 /// Time for a zygote to fork. Normal is under a millisecond.
 const FORK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -83,7 +86,9 @@ struct Zygote<'a> {
     /// The zygote is dead: nothing is forked any more, and what it has forked goes on.
     is_barren: bool,
     forks: HashMap<u64, Fork>,
-    /// Numbers them.
+    /// Copies that were made in them.
+    twins: HashMap<u64, Twin>,
+    /// Numbers both.
     next: u64,
     cgroups: Stock,
     mover: Mover,
@@ -127,6 +132,7 @@ impl<'a> Zygote<'a> {
             channel,
             is_barren: false,
             forks: HashMap::new(),
+            twins: HashMap::new(),
             next: FIRST,
             cgroups: Stock::new(&spec.id),
             mover: Mover::start()?,
@@ -143,18 +149,14 @@ impl<'a> Zygote<'a> {
 
     fn serve(&mut self, socket: BorrowedFd<'_>) {
         loop {
-            let restless = self
-                .forks
-                .values()
-                .any(|fork| fork.needs_watching() || fork.dying.is_some());
+            let restless = self.forks.values().any(Fork::is_restless)
+                || self.twins.values().any(Twin::is_restless);
             for name in self.ready.wait(restless.then_some(TICK)) {
                 match name {
                     REQUEST => {
-                        let received = launch::receive_message::<ForkSpec, 4>(socket);
-                        let Ok((spec, descriptors)) = received else {
+                        if self.obey(socket).is_err() {
                             return;
-                        };
-                        self.fork(spec, descriptors);
+                        }
                     }
                     ZYGOTE_GONE => self.grow_barren(),
                     ALL_GONE => return,
@@ -171,50 +173,119 @@ impl<'a> Zygote<'a> {
         }
     }
 
+    /// One request of the server.
+    fn obey(&mut self, socket: BorrowedFd<'_>) -> Result<(), JailError> {
+        let (request, descriptors) = launch::receive_message(socket)?;
+        match request {
+            KeeperRequest::Fork(spec) => self.fork(spec, launch::exactly(descriptors)?),
+            KeeperRequest::Expect { of, limits } => self.expect_copy(&of, &limits),
+            KeeperRequest::Adopt(spec) => {
+                let [guard] = launch::exactly(descriptors)?;
+                self.adopt(spec, guard);
+            }
+        }
+        Ok(())
+    }
+
     fn handle(&mut self, event: &Event) {
         let (Event::Spoke(id) | Event::GuardSpoke(id) | Event::OutOfMemory(id) | Event::Died(id)) =
             event;
-        // Buried by an earlier event of the same look.
-        let Some(fork) = self.forks.get_mut(id) else {
+        // Neither, if it was buried by an earlier event of the same look.
+        if self.forks.contains_key(id) {
+            self.handle_fork(*id, event);
+            self.settle(*id);
+        } else if let Some(twin) = self.twins.get_mut(id) {
+            let sandbox = twin.sandbox;
+            self.handle_twin(*id, event);
+            self.settle(sandbox);
+        }
+    }
+
+    fn handle_fork(&mut self, id: u64, event: &Event) {
+        let Some(fork) = self.forks.get_mut(&id) else {
             return;
         };
         match event {
-            Event::Spoke(_) => {
-                if !fork.listen(&self.layers) {
-                    // It is dying: what is left to say, its death says.
-                    self.ready.remove(&*fork.report);
+            Event::Spoke(_) => match fork.listen(&self.layers) {
+                Heard::Word => {}
+                Heard::CopyEnded(pid, status) => {
+                    let mut twins = self.twins.values_mut();
+                    if let Some(twin) =
+                        twins.find(|twin| twin.sandbox == id && twin.spec.pid == pid)
+                    {
+                        twin.reaped(status);
+                    }
                 }
-            }
+                // It is dying: what is left to say, its death says.
+                Heard::Nothing => self.ready.remove(&*fork.report),
+            },
             Event::GuardSpoke(_) => match launch::word(fork.guard.as_fd()) {
                 launch::Word::Interrupt => watch::interrupt(fork.pid),
                 launch::Word::Used => fork.is_used = true,
                 launch::Word::Stop => {
                     self.ready.remove(&fork.guard);
-                    fork.kill(Cause::Killed);
+                    fork.end(Cause::Killed);
                 }
             },
             Event::OutOfMemory(_) => {
                 if let Some(events) = fork.cgroup.as_ref().and_then(Cgroup::memory_events) {
                     self.ready.remove(events);
                 }
-                fork.kill(Cause::OutOfMemory);
+                fork.end(Cause::OutOfMemory);
             }
-            Event::Died(_) => self.bury(*id),
+            Event::Died(_) => self.bury(id),
         }
     }
 
-    /// What no descriptor tells: memory that no cgroup counts, and sandboxes that will not die.
+    fn handle_twin(&mut self, id: u64, event: &Event) {
+        let Some(twin) = self.twins.get_mut(&id) else {
+            return;
+        };
+        match event {
+            // It has no line of its own to init.
+            Event::Spoke(_) => {}
+            Event::GuardSpoke(_) => match launch::word(twin.guard.as_fd()) {
+                launch::Word::Interrupt => twin.interrupt(),
+                launch::Word::Used => {}
+                launch::Word::Stop => {
+                    self.ready.remove(&*twin.guard);
+                    twin.end(Some(Cause::Killed));
+                }
+            },
+            Event::OutOfMemory(_) => {
+                if let Some(events) = twin.cgroup.as_ref().and_then(Cgroup::memory_events) {
+                    self.ready.remove(events);
+                }
+                twin.end(Some(Cause::OutOfMemory));
+            }
+            Event::Died(_) => {
+                self.ready.remove(&*twin.handle);
+                twin.is_dead = true;
+                twin.end(None);
+            }
+        }
+    }
+
+    /// What no descriptor tells: memory that no cgroup counts, and processes that will not die.
     fn look_around(&mut self) {
         for fork in self.forks.values_mut() {
             if fork.is_over_its_limit() {
-                fork.kill(Cause::OutOfMemory);
+                fork.end(Cause::OutOfMemory);
             }
-            if fork
-                .dying
-                .is_some_and(|since| since.elapsed() > keeper::PATIENCE)
-            {
-                fork.press_on();
+        }
+        for twin in self.twins.values_mut() {
+            if twin.is_over_its_limit() {
+                twin.end(Some(Cause::OutOfMemory));
             }
+        }
+        let restless = self.forks.iter().filter(|(_, fork)| fork.is_restless());
+        let twins = self.twins.values().filter(|twin| twin.is_restless());
+        let sandboxes: BTreeSet<u64> = restless
+            .map(|(number, _)| *number)
+            .chain(twins.map(|twin| twin.sandbox))
+            .collect();
+        for sandbox in sandboxes {
+            self.settle(sandbox);
         }
     }
 
@@ -266,12 +337,13 @@ impl<'a> Zygote<'a> {
             dying: None,
             cause: None,
             cpu_ms: 0,
+            shared: None,
         };
-        self.adopt(fork);
+        self.welcome_fork(fork);
     }
 
     /// Watches over a new fork and lets it go on, into its cgroup.
-    fn adopt(&mut self, mut fork: Fork) {
+    fn welcome_fork(&mut self, mut fork: Fork) {
         let id = self.next;
         self.next += 1;
         let memory = fork.cgroup.as_ref().and_then(Cgroup::memory_events);
@@ -288,14 +360,23 @@ impl<'a> Zygote<'a> {
         });
         let entrances = fork.cgroup.as_mut().map(Cgroup::entrances).transpose();
         match (watched, entrances) {
-            (Ok(()), Ok(Some(entrances))) => self.mover.request(Move {
-                entrances,
-                pid: fork.pid,
-                report: Arc::clone(&fork.report),
-            }),
+            (Ok(()), Ok(Some(entrances))) => {
+                let report = Arc::clone(&fork.report);
+                self.mover.request(Move {
+                    moves: vec![(fork.pid, entrances)],
+                    // It has done nothing yet, and ends if it is not where it belongs.
+                    then: Box::new(move |moved| {
+                        if moved {
+                            report.send(&[1]);
+                        } else {
+                            report.close();
+                        }
+                    }),
+                });
+            }
             (Ok(()), Ok(None)) => fork.report.send(&[1]),
             // It has done nothing yet, and will not.
-            (Err(_), _) | (_, Err(_)) => fork.kill(Cause::Killed),
+            (Err(_), _) | (_, Err(_)) => fork.end(Cause::Killed),
         }
         self.forks.insert(id, fork);
     }
@@ -371,10 +452,10 @@ impl<'a> Zygote<'a> {
         if let Some(events) = fork.cgroup.as_ref().and_then(Cgroup::memory_events) {
             self.ready.remove(events);
         }
-        let limits = fork.spec.limits;
-        if let Some((cgroup, is_fit)) = fork.bury() {
+        for (limits, cgroup, is_fit) in fork.bury() {
             self.cgroups.give_back(limits, cgroup, is_fit);
         }
+        self.orphan(id);
     }
 
     fn end(mut self) {
