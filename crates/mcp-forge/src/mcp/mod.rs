@@ -4,6 +4,7 @@
 //! of 2026-07-28, which do not; `rmcp` tells them apart. Standard output carries only protocol.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -14,13 +15,13 @@ use std::{
 use rmcp::{
     ErrorData, RoleServer, ServerHandler, ServiceExt,
     model::{
-        CallToolRequestParams, CallToolResponse, CallToolResult, CustomRequest, CustomResult,
-        ErrorCode, Implementation, ListResourceTemplatesResult, ListResourcesResult,
+        CallToolRequestParams, CallToolResponse, CallToolResult, CustomNotification, CustomRequest,
+        CustomResult, ErrorCode, Implementation, ListResourceTemplatesResult, ListResourcesResult,
         ListToolsResult, PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams,
         ReadResourceResponse, ResourceUpdatedNotificationParam, ServerCapabilities, ServerConfig,
         SubscribeRequestParams, SubscriptionFilter, UnsubscribeRequestParams,
     },
-    service::{RequestContext, ServerInitializeError, SubscriptionContext},
+    service::{NotificationContext, RequestContext, ServerInitializeError, SubscriptionContext},
 };
 use serde_json::Value;
 use tokio::{
@@ -29,6 +30,9 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+pub(crate) mod client;
+mod console;
+mod listen;
 mod progress;
 pub(crate) mod render;
 mod resources;
@@ -37,12 +41,17 @@ mod subscriptions;
 mod tool;
 mod transport;
 
+pub use client::ClientError;
 pub use transport::MAX_LINE_BYTES;
 
 use crate::{
-    service::{ExecuteRequest, ExecuteResponse, Service, ServiceError},
+    names::Principal,
+    servers::Listening,
+    service::{ExecuteRequest, Service, ServiceError},
     text::clipped,
+    turn::Observer,
 };
+use console::{Pieces, Running};
 use progress::NewestLine;
 use subscriptions::Subscribed;
 
@@ -72,28 +81,65 @@ pub enum ServeError {
     Task(#[from] tokio::task::JoinError),
 }
 
-/// Serves one client on standard input and output until it hangs up or a signal ends the server.
-/// By then every turn is killed and every upstream stopped.
+/// Serves one client on standard input and output until it hangs up or a signal ends the server,
+/// and until then others on the data directory's socket, if it could be made. By then every turn is
+/// killed and every upstream stopped.
 ///
 /// # Errors
 ///
 /// [`ServeError`].
-pub async fn serve_stdio(service: Arc<Service>) -> Result<(), ServeError> {
+pub async fn serve_stdio(
+    service: Arc<Service>,
+    listening: Option<Listening>,
+) -> Result<(), ServeError> {
     let (reader, writer) = rmcp::transport::io::stdio_pipes();
+    let stop = stop_at_signals()?;
+    let others = listening.map(|listening| {
+        let (service, stop) = (Arc::clone(&service), stop.clone());
+        tokio::spawn(listen::serve_socket(service, listening, stop, None))
+    });
+    service.start();
+    let served = serve_client(Arc::clone(&service), reader, writer, stop, Door::Stdio).await;
+    if let Some(others) = others {
+        others.await?;
+    }
+    service.shutdown().await;
+    served
+}
+
+/// Serves clients on the data directory's socket until a signal ends the server, or until there was
+/// neither a session nor a client for as long as the configuration says. By then every turn is
+/// killed and every upstream stopped.
+///
+/// # Errors
+///
+/// [`ServeError`].
+pub async fn serve_background(
+    service: Arc<Service>,
+    listening: Listening,
+) -> Result<(), ServeError> {
+    let stop = stop_at_signals()?;
+    service.start();
+    let idle = service.config().background_idle;
+    listen::serve_socket(Arc::clone(&service), listening, stop, Some(idle)).await;
+    service.shutdown().await;
+    Ok(())
+}
+
+/// Cancelled by the signals that end a server.
+fn stop_at_signals() -> Result<CancellationToken, ServeError> {
     let stop = CancellationToken::new();
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let watched = stop.clone();
-    let watcher = tokio::spawn(async move {
+    tokio::spawn(async move {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
         watched.cancel();
     });
-    let served = serve(service, reader, writer, stop).await;
-    watcher.abort();
-    served
+    Ok(stop)
 }
 
 /// Serves one client on any pair of byte streams until it hangs up or `stop` is cancelled.
@@ -108,8 +154,33 @@ pub async fn serve(
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
     service.start();
+    let served = serve_client(Arc::clone(&service), reader, writer, stop, Door::Stdio).await;
+    service.shutdown().await;
+    served
+}
+
+/// How a client came in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Door {
+    /// It started the server.
+    Stdio,
+    /// By the data directory's socket: it may ask for what the command line needs.
+    Socket,
+}
+
+/// Serves one of several clients until it hangs up or `stop` is cancelled, which happens at its
+/// end in any case. The service goes on.
+pub(crate) async fn serve_client(
+    service: Arc<Service>,
+    reader: impl AsyncRead + Send + Unpin + 'static,
+    writer: impl AsyncWrite + Send + Unpin + 'static,
+    stop: CancellationToken,
+    door: Door,
+) -> Result<(), ServeError> {
     let client = Client {
-        service: Arc::clone(&service),
+        service,
+        door,
+        running: Running::default(),
         gone: stop.clone(),
         announcing: AtomicBool::new(false),
         subscribed: Arc::default(),
@@ -131,7 +202,6 @@ pub async fn serve(
         Err(error) => Err(ServeError::Handshake(Box::new(error))),
     };
     stop.cancel();
-    service.shutdown().await;
     served
 }
 
@@ -139,6 +209,9 @@ pub async fn serve(
 #[derive(Debug)]
 struct Client {
     service: Arc<Service>,
+    door: Door,
+    /// Its turns that can be interrupted.
+    running: Running,
     /// Cancelled when the client hung up.
     gone: CancellationToken,
     /// Whether the client will be told once the tools are known.
@@ -150,12 +223,16 @@ struct Client {
 
 impl ServerHandler for Client {
     fn get_info(&self) -> ServerConfig {
-        let capabilities = ServerCapabilities::builder()
+        let mut capabilities = ServerCapabilities::builder()
             .enable_tools()
             .enable_tool_list_changed()
             .enable_resources()
             .enable_resources_subscribe()
             .build();
+        if self.door == Door::Socket {
+            let console = (console::CONSOLE.to_owned(), console::capability());
+            capabilities.experimental = Some(BTreeMap::from_iter([console]));
+        }
         ServerConfig::new(capabilities)
             .with_server_info(
                 Implementation::new("mcp-forge", env!("CARGO_PKG_VERSION"))
@@ -257,28 +334,23 @@ impl ServerHandler for Client {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let arguments = request.arguments.unwrap_or_default();
-        if request.name != tool::EXECUTE_PYTHON {
-            let name = request.name;
-            let called = tokio::select! {
-                called = sessions::call(&self.service, &name, arguments) => called,
-                () = context.ct.cancelled() => Some(render::refuse(&"the call was cancelled")),
-            };
-            return called.map(CallToolResponse::from).ok_or_else(|| {
-                let message = format!(
-                    "Unknown tool `{}`; this server has `{}`, `{}`.",
-                    clipped(&name),
-                    tool::EXECUTE_PYTHON,
-                    sessions::NAMES.join("`, `")
-                );
-                ErrorData::invalid_params(message, None)
-            });
-        }
-        let answered = match ExecuteRequest::from_json(arguments) {
-            Ok(request) => self.execute(request, context).await,
-            Err(error) => Some(Err(error)),
+        let is_console = self.door == Door::Socket && console::is_asked_for(&context.meta);
+        let called = if request.name == tool::EXECUTE_PYTHON {
+            match ExecuteRequest::from_json(arguments) {
+                Ok(request) if is_console => self.execute_for_console(request, context).await,
+                Ok(request) => self.execute(request, context).await,
+                Err(error) => Some(Err(error)),
+            }
+        } else {
+            let called = sessions::call(&self.service, &request.name, arguments);
+            tokio::select! {
+                called = called => Some(called.ok_or_else(|| unknown_tool(&request.name))?),
+                () = context.ct.cancelled() => None,
+            }
         };
-        let result: CallToolResult = match answered {
-            Some(Ok(response)) => render::render(response),
+        let result = match called {
+            Some(Ok(result)) => result,
+            Some(Err(error)) if is_console => console::refusal(&error),
             Some(Err(error)) => render::refuse(&error),
             None => render::refuse(&"the call was cancelled"),
         };
@@ -311,6 +383,16 @@ impl ServerHandler for Client {
         tokio::select! {
             read = resources::read(&self.service, &request.uri) => Ok(read?.into()),
             () = context.ct.cancelled() => Err(ErrorData::internal_error("The reading was cancelled.", None)),
+        }
+    }
+
+    async fn on_custom_notification(
+        &self,
+        notification: CustomNotification,
+        _: NotificationContext<RoleServer>,
+    ) {
+        if notification.method == console::INTERRUPT {
+            self.running.interrupt(notification.params.as_ref());
         }
     }
 
@@ -377,7 +459,7 @@ impl Client {
         &self,
         request: ExecuteRequest,
         context: RequestContext<RoleServer>,
-    ) -> Option<Result<ExecuteResponse, ServiceError>> {
+    ) -> Option<Result<CallToolResult, ServiceError>> {
         let (mut observer, newest) = NewestLine::new();
         let work = Box::pin(self.service.execute(request, &mut observer));
         let told = async {
@@ -387,10 +469,42 @@ impl Client {
             }
         };
         tokio::select! {
-            ended = told => Some(ended),
+            ended = told => Some(ended.map(render::render)),
             () = context.ct.cancelled() => None,
         }
     }
+
+    /// As [`Self::execute`], with all output as it comes, and interrupts.
+    async fn execute_for_console(
+        &self,
+        request: ExecuteRequest,
+        context: RequestContext<RoleServer>,
+    ) -> Option<Result<CallToolResult, ServiceError>> {
+        let (mut observer, pieces) = Pieces::new();
+        let running = self.running.begin(&context.id);
+        let interrupt = running.interrupt.clone();
+        let work = Box::pin(async move {
+            let me = Principal::local();
+            let interruptible = (&mut observer as &mut dyn Observer, interrupt);
+            self.service
+                .execute_interruptible(&me, request, interruptible)
+                .await
+        });
+        tokio::select! {
+            ended = console::stream(&context.peer, &context.id, pieces, work) => Some(ended.map(console::answer)),
+            () = context.ct.cancelled() => None,
+        }
+    }
+}
+
+fn unknown_tool(name: &str) -> ErrorData {
+    let message = format!(
+        "Unknown tool `{}`; this server has `{}`, `{}`.",
+        clipped(name),
+        tool::EXECUTE_PYTHON,
+        sessions::NAMES.join("`, `")
+    );
+    ErrorData::invalid_params(message, None)
 }
 
 fn explain_shape(request: &CustomRequest) -> ErrorData {
