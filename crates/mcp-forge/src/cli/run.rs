@@ -44,7 +44,8 @@ Examples:
 
 With --session the interpreter is kept: variables, imports and files in /workspace are there in the \
 next call, from any shell. It lives in a server that is started in the background when none is \
-there, and that leaves by itself; docs/sessions.md says how long a session lives.
+there, and that leaves by itself; a server's own configuration counts, the one of its start. \
+docs/sessions.md says how long a session lives.
 
   mcp-forge run --session analysis -c 'import math; x = 2'
   mcp-forge run --session analysis -c 'math.sqrt(x)'
@@ -273,8 +274,6 @@ fn read_bounded(source: impl Read) -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

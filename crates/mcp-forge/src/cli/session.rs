@@ -269,7 +269,7 @@ mod tests {
         let (shown, calls) = text.split_once("\nCalls").unwrap();
         insta::assert_snapshot!(shown, @r"
         analysis: live, interpreter 2, last used 2026-07-01T10:00:00.000Z
-        Cleaned.[31m
+        Cleaned.\u{1b}[31m
 
         Variables
           df: DataFrame; sales of 2024

@@ -51,7 +51,9 @@ pub(super) async fn serve_socket(
                     Ok(again) => listening = again,
                     Err(error) => tracing::warn!(%error, "the server cannot be found any more"),
                 }
-                late.into_iter().for_each(|stream| clients.welcome(stream));
+                for stream in late {
+                    clients.welcome(stream);
+                }
             }
             () = stop.cancelled() => break,
         }

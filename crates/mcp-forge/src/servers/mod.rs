@@ -374,7 +374,7 @@ mod tests {
         let listed = servers.list().unwrap();
         assert_eq!(listed, [dead.clone(), living.name.clone()]);
         assert!(servers.connect(&dead).await.unwrap().is_none());
-        assert_eq!(servers.list().unwrap(), [living.name.clone()]);
+        assert_eq!(servers.list().unwrap(), vec![living.name.clone()]);
         assert_eq!(entries(root.path()).len(), 4);
     }
 

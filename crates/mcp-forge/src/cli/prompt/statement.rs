@@ -122,14 +122,12 @@ impl Statement {
                         continue;
                     }
                     last = Some(character);
-                    match after_string(after, character, 1) {
-                        Some(after) => rest = after,
-                        None => {
-                            // Such a string ends with its line, unless a backslash goes on.
-                            self.is_continued = after.ends_with('\\');
-                            return last;
-                        }
-                    }
+                    let Some(end) = after_string(after, character, 1) else {
+                        // Such a string ends with its line, unless a backslash goes on.
+                        self.is_continued = after.ends_with('\\');
+                        return last;
+                    };
+                    rest = end;
                     continue;
                 }
                 '(' | '[' | '{' => self.brackets += 1,
