@@ -9,7 +9,10 @@ use std::{
     sync::Arc,
 };
 
-use tokio::task::JoinHandle;
+use tokio::{
+    task::JoinHandle,
+    time::{Duration, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -38,6 +41,9 @@ const LOG_END: u64 = 4096;
 /// Tries to reach a server: each may leave between being found and being spoken to.
 const ATTEMPTS: usize = 5;
 
+/// How long a server may take to say hello. One that is stopped never does.
+const HELLO: Duration = Duration::from_secs(5);
+
 /// Bytes between this process and the server in it.
 const PIPE_BYTES: usize = 1 << 16;
 
@@ -58,6 +64,9 @@ pub enum ReachError {
         /// Its log.
         log: PathBuf,
     },
+    /// A server took the connection and then said nothing.
+    #[error("the server does not answer")]
+    Silent,
     /// They all left as soon as they were found.
     #[error("servers were found, but all of them left before they answered; try again")]
     Restless,
@@ -122,7 +131,10 @@ impl Reach {
         for name in names {
             let opened = match self.servers.connect(name).await {
                 Ok(None) => continue,
-                Ok(Some(stream)) => Client::open(stream).await.map_err(ReachError::from),
+                Ok(Some(stream)) => match timeout(HELLO, Client::open(stream)).await {
+                    Ok(opened) => opened.map_err(ReachError::from),
+                    Err(_) => Err(ReachError::Silent),
+                },
                 Err(error) => Err(error.into()),
             };
             match opened {

@@ -479,6 +479,23 @@ fn the_server_that_runs_a_session_is_found_among_several() {
 }
 
 #[test]
+fn a_server_that_does_not_answer_is_passed_over() {
+    let place = Place::new();
+    place.in_session("a", "x = 1");
+    let stopped = place.server();
+    kill_process(pid_of(stopped), Signal::STOP).unwrap();
+    let (code, stdout, stderr) = place.in_session("b", "2");
+    assert_eq!((code, stdout.as_str()), (Some(0), "2\n"), "{stderr}");
+    assert!(stderr.contains("was passed over"), "{stderr}");
+    // Its session is not taken from it.
+    let (code, _, stderr) = place.in_session("a", "x");
+    assert_eq!(code, Some(3), "{stderr}");
+    assert!(stderr.contains(&format!("(pid {stopped})")), "{stderr}");
+    kill_process(pid_of(stopped), Signal::CONT).unwrap();
+    assert_eq!(place.in_session("a", "x").1, "1\n");
+}
+
+#[test]
 fn a_server_that_cannot_start_says_why() {
     let place = Place::new();
     let audit = place.path().join("audit");
