@@ -36,22 +36,31 @@ class Bindings:
 
     def note(self, namespace: dict, execution_id, codes=()) -> None:
         """A turn is over: what is bound to something else than before was bound by it."""
-        now = names_of(namespace)
         known = self.identities
-        identities = dict(zip(now, map(id, now.values())))
-        changed = [name for name, identity in identities.items() if known.get(name) != identity]
-        changed += [name for name, watch in self.watched.items() if watch() is not now.get(name, watch)]
-        changed += stored_names(codes)
-        for name in dict.fromkeys(changed):
-            if name in now and self.initial.get(name, self) is not now[name]:
-                self.bind(name, now[name], execution_id)
-        new = [name for name in dict.fromkeys(changed) if name in now and name not in known]
-        if len(identities) != len(known) + len(new):
-            for name in known.keys() - identities.keys():
-                self.bindings.pop(name, None)
-                self.watched.pop(name, None)
-        self.identities = identities
+        gone = [name for name, watch in self.watched.items() if watch() is None]
+        for name in (*gone, *stored_names(codes)):
+            self.forget(name)
+        items = list(namespace.items())
+        # A key that is no plain string could run code when it is looked up.
+        changed = [
+            (name, value)
+            for name, value in items
+            if type(name) is str and known.get(name) != id(value)
+        ]
+        for name, value in changed:
+            known[name] = id(value)
+            if self.initial.get(name, self) is not value:
+                self.bind(name, value, execution_id)
+        if len(known) != len(items):
+            for name in known.keys() - {name for name, _ in items if type(name) is str}:
+                self.forget(name)
         self.last_execution_id = execution_id
+
+    def forget(self, name: str) -> None:
+        """A name is not bound any more, or bound anew."""
+        self.identities.pop(name, None)
+        self.bindings.pop(name, None)
+        self.watched.pop(name, None)
 
     def bind(self, name, value, execution_id) -> None:
         """A name was bound to a value."""

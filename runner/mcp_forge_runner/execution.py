@@ -103,10 +103,10 @@ class Rehearsal(Channel):
         del frame
 
 
-def rehearse() -> None:
+def rehearse(code: str = "value = 1\nvalue") -> None:
     """Runs a small turn for nobody. Nothing of it stays that the next turn can see."""
     caps = {"result_bytes": 1000, "repr_chars": 1000, "display_bytes": 1000, "displays": 1}
-    channel = Rehearsal({"type": "execute", "code": "value = 1\nvalue", "tools": [], "caps": caps})
+    channel = Rehearsal({"type": "execute", "code": code, "tools": [], "caps": caps})
     turn = Turn(channel, channel.receive())
     reserves.append(turn.reserve)
     run(turn)

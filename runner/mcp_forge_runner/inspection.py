@@ -4,8 +4,10 @@ from .originals import BUILTINS as __builtins__
 
 import sys
 from _thread import get_ident
+from itertools import islice
+from operator import itemgetter
 from posix import scandir
-from stat import S_ISREG
+from stat import S_ISDIR, S_ISREG
 from time import monotonic
 
 from .bindings import names_of
@@ -27,7 +29,9 @@ from .portraits import (
 
 MAX_NAMES = 1000
 MAX_THREADS = 100
-MAX_DEPTH = 16
+MAX_DEPTH, MAX_PATH = 16, 1000
+# Of all `repr`s and column names together; with escapes a frame holds six times as much.
+MAX_CHARS = 1 << 20
 # Of what a file tree can hold, at most this many times as many entries are looked at as are told.
 ENTRIES_A_FILE = 20
 CHECK_EVERY = 16
@@ -38,9 +42,12 @@ HISTORY = ("_", "__", "___", "_i", "_ii", "_iii", "_ih", "_oh", "_dh", "_exit_co
 
 def inspect(session, bounds: dict) -> dict:
     """The answer to an `inspect` request."""
-    deadline = monotonic() + bounds["budget_ms"] / 1000
+    budget = bounds["budget_ms"] / 1000
+    deadline = monotonic() + budget
     holdings = Holdings(session)
     variables, omitted = holdings.describe_variables(bounds, deadline)
+    # Variables that took all the time leave some for the files.
+    deadline = max(deadline, monotonic() + budget / 2)
     files, omitted_files = list_files(session.workspace, bounds["files"], deadline)
     named = [*holdings.variables, *holdings.functions, *holdings.classes]
     changes = session.bindings.take_changes(named)
@@ -113,14 +120,14 @@ class Holdings:
             self.imports[name] = dotted(class_module(value), class_qualname(value))
 
     def describe_variables(self, bounds: dict, deadline: float):
-        """The variables, of which those after the deadline are only named, and how many are not."""
-        told = []
-        late = False
+        """The variables, of which those beyond a bound are only named, and how many are not."""
+        told, room, late = [], MAX_CHARS, False
         for place, name in enumerate(self.variables[: bounds["variables"]]):
             if place % CHECK_EVERY == 0:
-                late = late or monotonic() > deadline
+                late = late or room < 0 or monotonic() > deadline
             value = self.namespace[name]
             facts = {"type": type_text(type(value))} if late else describe(value, bounds["repr_chars"])
+            room -= len(facts.get("repr", "")) + sum(map(len, facts.get("dtypes", ())))
             entry = {"name": well_formed(name), **tidy(facts)}
             execution_id = self.bindings.bindings[name].execution_id
             if execution_id is not None:
@@ -174,30 +181,30 @@ def thread_name(thread) -> str:
 def list_files(workspace: str, count: int, deadline: float):
     """Regular files below the workspace, links not followed, and how many are left out."""
     files, omitted = [], 0
-    looked_at = 0
+    entries_left = ENTRIES_A_FILE * count + MAX_NAMES
     directories = [("", 0)]
-    while directories:
+    while directories and entries_left > 0 and monotonic() <= deadline:
         path, depth = directories.pop(0)
-        try:
-            entries = sorted(scandir(f"{workspace}/{path}"), key=lambda entry: entry.name)
-        except OSError:
-            continue
-        for entry in entries:
-            looked_at += 1
-            if looked_at > ENTRIES_A_FILE * count + MAX_NAMES or monotonic() > deadline + 1:
-                return files, omitted
-            relative = f"{path}{entry.name}"
-            try:
-                status = entry.stat(follow_symlinks=False)
-                if entry.is_dir(follow_symlinks=False) and depth < MAX_DEPTH:
-                    directories.append((relative + "/", depth + 1))
-            except OSError:
-                continue
-            if S_ISREG(status.st_mode) and len(files) < count:
-                files.append(file_state(relative, status))
+        entries = list_directory(f"{workspace}/{path}", entries_left)
+        entries_left -= len(entries)
+        for name, status in entries:
+            if S_ISDIR(status.st_mode) and depth < MAX_DEPTH:
+                directories.append((f"{path}{name}/", depth + 1))
+            elif S_ISREG(status.st_mode) and len(files) < count and len(path) < MAX_PATH:
+                files.append(file_state(path + name, status))
             elif S_ISREG(status.st_mode):
                 omitted += 1
     return files, omitted
+
+
+def list_directory(path: str, limit: int) -> list:
+    """At most `limit` entries of a directory by name, with what they are themselves."""
+    try:
+        with scandir(path) as entries:
+            found = [(entry.name, entry.stat(follow_symlinks=False)) for entry in islice(entries, limit)]
+    except OSError:
+        return []  # it is gone, or not ours to read
+    return sorted(found, key=itemgetter(0))
 
 
 def file_state(path: str, status) -> dict:

@@ -13,7 +13,7 @@ from . import attribution, awaiting, execution, foreign, hooks, originals, tools
 from .attribution import attribution as turns
 from .bindings import Bindings
 from .branching import branch
-from .channel import encode
+from .channel import MAX_FRAME_BYTES, encode
 from .event_loop import SessionLoop
 from .inspection import inspect, nothing_known
 from .kept import Kept
@@ -102,8 +102,11 @@ class Session:
 
     def answer(self, message: dict) -> None:
         """Sends what is no part of a turn."""
+        payload = encode(message)
+        if len(payload) > MAX_FRAME_BYTES:
+            payload = encode(nothing_known())  # only an inspection can be so large
         try:
-            self.channel.send_between_turns(encode(message))
+            self.channel.send_between_turns(payload)
         except OSError:
             _exit(71)
 
@@ -137,8 +140,11 @@ class Session:
         if not _count():
             turns.is_alone()
         sys.modules["__main__"] = self.module
+        for name, stream in zip(("stdout", "stderr"), self.streams):
+            sys.__dict__.setdefault(name, stream)
         self.channel.open_turn()
         self.toolbox.offer(turn.stubs, self.display)
+        self.shell.hide(self.toolbox.offered)
         self.kept.restore()
 
     def end(self) -> None:
@@ -214,7 +220,7 @@ class Session:
 
     def replace_stream(self, name: str):
         """Puts a stream that knows turns in the place of `sys.stdout` or `sys.stderr`."""
-        stream = getattr(sys, name)
+        stream = getattr(sys, name, None)
         if stream is None:
             return None
         mine = SessionStream(stream, name, self.late)

@@ -22,7 +22,8 @@ class SessionTurn(Turn):
         self.origin = Origin(request.get("execution_id") or f"turn-{session.turns}")
         self.codes = []
         self.described = {}
-        self.shown = None
+        # What an IPython shell shows by itself: the latest value, its bundle, what a magic caught.
+        self.value_shown, self.shown, self.problem_shown = None, None, None
         self.updates = {}
         self.was_interrupted = False
 

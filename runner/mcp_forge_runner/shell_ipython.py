@@ -10,10 +10,10 @@ import subprocess
 import sys
 import warnings
 from contextlib import nullcontext
-from tempfile import gettempdir
 
 import IPython
 from IPython.core import interactiveshell, page
+from IPython.core.autocall import ExitAutocall
 from IPython.core.compilerop import CachingCompiler
 from IPython.core.display_functions import display
 from IPython.core.displayhook import DisplayHook
@@ -21,20 +21,20 @@ from IPython.core.displaypub import DisplayPublisher
 from IPython.core.error import StdinNotImplementedError
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.profiledir import ProfileDir
-from traitlets import Type
+from traitlets import Instance, Type, default
 from traitlets.config import Config
 
 from . import tracebacks, values
 from .displays import clean_bundle, is_figure, render_figure
 from .event_loop import wants_loop
 from .execution import class_of_module, normalize
-from .reprs import bounded_repr, cut_middle
+from .inspection import thread_name
+from .reprs import bounded_repr, class_dict, class_mro, cut_middle
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # Shown by `repr` and bounded; IPython's own text of a long list has no bound.
 PLAIN_TYPES = (str, int, bool, list, dict, tuple, set, frozenset, bytes)
 METADATA_BYTES = 2000
-FIGURE_FORMATS = ("image/png",)
 
 
 class NoFiles(ProfileDir):
@@ -73,16 +73,25 @@ class Hook(DisplayHook):
         self._is_active = False
 
     def compute_format_data(self, result):
+        self.value = result
         return self.shell.format_result(result)
 
     def write_format_data(self, format_dict, md_dict=None):
-        self.shell.take_result(format_dict, md_dict)
+        value, self.value = self.value, None
+        self.shell.take_result(value, format_dict)
 
     def log_output(self, format_dict):
         # Only what `%history -o` reads; the bundles would be kept for ever.
         text = format_dict.get("text/plain")
         if text is not None:
             self.shell.history_manager.output_hist_reprs[self.prompt_count] = text[:METADATA_BYTES]
+
+
+class Exit(ExitAutocall):
+    """`exit` and `quit`: the cell ends. The argument is a kernel's."""
+
+    def __call__(self, keep_kernel=False):
+        raise SystemExit
 
 
 class Publisher(DisplayPublisher):
@@ -102,23 +111,28 @@ class Shell(InteractiveShell):
     displayhook_class = Type(Hook)
     display_pub_class = Type(Publisher)
     compiler_class = Type(Compiler)
+    exiter = Instance(ExitAutocall)
     session = None
     turn = None
+
+    @default("exiter")
+    def make_exiter(self):
+        return Exit(self)
 
     def init_ipython_dir(self, ipython_dir):
         self.set_trait("ipython_dir", "")
 
     def init_profile_dir(self, profile_dir):
-        self.profile_dir = NoFiles(location=os.path.join(gettempdir(), ".ipython"))
+        self.profile_dir = NoFiles(location=os.path.join(os.environ.get("TMPDIR", "/tmp"), ".ipython"))
 
     @property
     def db(self):
         """What `%store` and `%bookmark` keep: made when they are first used."""
         if self.__dict__.get("store") is None:
-            try:
+            # IPython 8 has it there, or a stand-in where it is not installed.
+            PickleShareDB = getattr(interactiveshell, "PickleShareDB", None)
+            if PickleShareDB is None:
                 from IPython.external.pickleshare import PickleShareDB
-            except ImportError:
-                from pickleshare import PickleShareDB
             self.__dict__["store"] = PickleShareDB(os.path.join(self.profile_dir.location, "db"))
         return self.__dict__["store"]
 
@@ -149,11 +163,11 @@ class Shell(InteractiveShell):
     def enable_gui(self, gui=None):
         """There is no screen."""
 
-    def ask_exit(self):
-        raise SystemExit
-
     def showtraceback(self, exc_tuple=None, *args, **kwargs):
-        """The turn's report has it; only what failed while something was shown is said here."""
+        """The turn's report has it, also if a magic caught it: `%run`, for example, goes on.
+
+        Only what failed while a value was shown is said here: the code has not failed.
+        """
         try:
             kind, problem, place = self._get_exc_info(exc_tuple)
         except ValueError:
@@ -161,6 +175,8 @@ class Shell(InteractiveShell):
         if self.displayhook._is_active and issubclass(kind, Exception):
             text = tracebacks.message_of(problem)
             print(f"{kind.__name__} while a value was shown: {text}", file=sys.stderr)
+        elif self.turn is not None:
+            self.turn.problem_shown = problem
 
     def showsyntaxerror(self, *args, **kwargs):
         self.showtraceback()
@@ -196,20 +212,26 @@ class Shell(InteractiveShell):
         if type(value) in PLAIN_TYPES:
             return {"text/plain": bounded_repr(value, limit)[0]}, {}
         data, metadata = self.display_formatter.format(value)
+        if not data and not self.has_failed(value):
+            return {}, {}  # it has displayed itself
         text = data.get("text/plain")
         if not isinstance(text, str):
             text = bounded_repr(value, limit)[0]
         data["text/plain"] = cut_middle(text, limit)[0]
         return clean_bundle(data), metadata
 
-    def take_result(self, data: dict, metadata: dict) -> None:
-        """The bundle of the latest value; an earlier one of the same cell becomes a display."""
+    def has_failed(self, value) -> bool:
+        """Whether nothing could be said of a value, and not that it has a way of its own."""
+        return not any("_ipython_display_" in class_dict(base) for base in class_mro(type(value)))
+
+    def take_result(self, value, data: dict) -> None:
+        """The latest value and its bundle; an earlier one of the same cell becomes a display."""
         turn = self.turn
         if turn is None:
             return
         if turn.shown is not None:
             turn.get_displays().publish(turn.shown, {})
-        turn.shown = data
+        turn.value_shown, turn.shown = value, data
 
     def show(self, data: dict, metadata: dict, display_id, update: bool) -> None:
         """A display, to whichever turn its caller belongs; updates are sent at the turn's end."""
@@ -233,10 +255,13 @@ class IPythonShell:
         config.InteractiveShell.colors = "NoColor"
         config.InteractiveShell.separate_in = ""
         config.InteractiveShell.autoindent = False
+        # The one extension that IPython's own programs load; it writes when it is told to.
+        config.StoreMagics.autorestore = False
         before = sys.modules.get("__main__")
-        self.shell = Shell.instance(config=config, user_module=self.module)
+        self.shell = make_without_store(config, self.module)
         if before is not None:
             sys.modules["__main__"] = before
+        self.shell.extension_manager.load_extension("storemagic")
         interactiveshell.warn = warn_but_not_of_exit
         self.shell.set_trait("loop_runner", self.run_in_loop)
         png = self.shell.display_formatter.formatters["image/png"]
@@ -254,6 +279,10 @@ class IPythonShell:
         except OSError:
             pass
 
+    def hide(self, names: dict) -> None:
+        """Names that `%who` and `%reset` are to take for the shell's own."""
+        self.shell.user_ns_hidden.update(names)
+
     def run(self, turn):
         """Runs a turn's code; the value of its last expression."""
         code = normalize(turn.code, turn.filename)
@@ -263,10 +292,11 @@ class IPythonShell:
             result = self.shell.run_cell(code, store_history=True)
         finally:
             self.shell.turn = None
-        problem = result.error_before_exec or result.error_in_exec
+        problem = result.error_before_exec or result.error_in_exec or turn.problem_shown
         if problem is not None:
             raise problem
-        return result.result
+        value, turn.value_shown = turn.value_shown, None
+        return value
 
     def run_in_loop(self, coroutine):
         """What IPython runs cells with that await."""
@@ -297,8 +327,20 @@ class IPythonShell:
         scripts.event_loop = None
         loop.call_soon_threadsafe(loop.stop)
         for thread in threading.enumerate():
-            if getattr(getattr(thread, "_target", None), "__self__", None) is loop or "run_forever" in thread.name:
-                thread.join(1)
+            if "run_forever" in thread_name(thread):
+                threading.Thread.join(thread, 1)
+
+
+def make_without_store(config, module):
+    """The shell. IPython 8 would make the directory of `%store` at once, and may not be able to."""
+    store = getattr(interactiveshell, "PickleShareDB", None)
+    if store is None:
+        return Shell.instance(config=config, user_module=module)
+    interactiveshell.PickleShareDB = str
+    try:
+        return Shell.instance(config=config, user_module=module)
+    finally:
+        interactiveshell.PickleShareDB = store
 
 
 def run_command(command: str) -> int:

@@ -27,6 +27,9 @@ class PlainShell:
         """The session begins."""
         self.session = session
 
+    def hide(self, names: dict) -> None:
+        """Names that are the shell's own: here nobody lists them."""
+
     def run(self, turn):
         """Runs a turn's code; the value of its last expression."""
         source = normalize(turn.code, turn.filename)

@@ -11,14 +11,32 @@ from . import execution
 OBJECT = "/opt/mcp-forge/seal.so"
 
 
+# What a first turn with a package sets up in it, and where it writes first.
+REHEARSALS = {
+    "pandas": """
+import pandas
+frame = pandas.DataFrame({"key": ["a", "b", "a"], "number": [1, 2, 3], "share": [0.5, 1.5, 2.5]})
+frame["double"] = frame["number"] * 2
+frame.groupby("key").agg({"number": "sum", "share": "mean"}).reset_index().sort_values("number").to_dict()
+frame[frame["share"] > 1].describe()
+""",
+    "numpy": """
+import numpy
+matrix = numpy.arange(6.0).reshape(2, 3)
+(matrix @ matrix.T).sum(), matrix.mean(axis=0).tolist()
+""",
+}
+
+
 def main(channel: int = 3) -> None:
     """Prepares, then serves forks from `channel` until it closes. Returns in no process.
 
     The program's arguments name the modules that its forks are likely to import.
     """
-    entry.prepare(sys.argv[1:])
+    modules = sys.argv[1:]
+    entry.prepare(modules)
     # What a first turn makes once and for all, such as the compiler's types, is made here.
-    execution.rehearse()
+    rehearse(modules)
     fork = seal().fork
     # A second thread would not exist in a fork, but the locks it holds would.
     if len(listdir("/proc/self/task")) != 1:
@@ -30,8 +48,16 @@ def main(channel: int = 3) -> None:
     reseed()
     if has_time:
         # The pages that a turn writes to are copied before somebody waits for it.
-        execution.rehearse()
+        rehearse(modules)
     entry.serve(3)
+
+
+def rehearse(modules: list) -> None:
+    """Runs what turns of this tier are likely to begin with."""
+    execution.rehearse()
+    for name in modules:
+        if name in REHEARSALS:
+            execution.rehearse(REHEARSALS[name])
 
 
 def seal():

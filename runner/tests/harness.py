@@ -38,7 +38,10 @@ pid = os.fork()
 if not pid:
     serve({fd})
 os.close({fd})
-os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+import signal
+signal.signal(signal.SIGINT, lambda *args: os.kill(pid, signal.SIGINT))
+status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+os._exit(status if status >= 0 else 128 - status)
 """
 DEADLINE = 60
 reported = []
@@ -272,10 +275,14 @@ class Session(Runner):
         self.process.send_signal(signal.SIGINT)
 
     def wait_for_output(self, text, stream="stdout"):
+        self.wait_for(lambda: text.encode() in self.output[stream])
+
+    def wait_for(self, condition):
+        """Waits for what the threads that read the output will see."""
         end = time.monotonic() + DEADLINE
-        while text not in self.output[stream].decode():
+        while not condition():
             assert time.monotonic() < end, self.output
-            time.sleep(0.01)
+            time.sleep(0.005)
 
     def branch(self):
         """The answer, and the branch if there is one."""

@@ -13,6 +13,17 @@ FIELDS = {
     "ready": {"type", "python"},
     "display": {"type", "data", "metadata"},
     "tool_call": {"type", "call_id", "name", "arguments"},
+    "start_session": {"type"},
+    "session_started": {"type", "shell"},
+    "inspect": {"type", "bounds"},
+    "write_file": {"type", "path", "offset", "data"},
+    "file_written": {"type", "path", "error"},
+    "read_file": {"type", "path", "offset", "length"},
+    "file_read": {"type", "path", "offset", "data", "end", "error"},
+    "branch": {"type"},
+    "branched": {"type", "pid", "error"},
+    "late_output": {"type", "execution_id", "stream", "text"},
+    "late_display": {"type", "execution_id", "data", "metadata"},
     "done": {"type", "result", "result_repr", "result_display", "error", "truncated"},
 }
 

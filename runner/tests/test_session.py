@@ -94,10 +94,10 @@ class Names(SessionCase):
         self.assertIsNone(self.runner.receive())
         self.assertEqual(self.runner.process.wait(10), 70)
 
-    def test_a_hundred_turns_leave_no_descriptor_and_no_thread(self):
+    def test_a_thousand_turns_leave_no_descriptor_and_no_thread(self):
         count = "import os\n[len(os.listdir('/proc/self/fd')), len(os.listdir('/proc/self/task'))]"
         before = self.value(count)
-        for number in range(100):
+        for number in range(1000):
             self.value(str(number))
         self.assertEqual(self.value(count), before)
 

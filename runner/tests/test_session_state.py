@@ -185,6 +185,20 @@ os.symlink('/etc/passwd', 'link'); os.symlink('/etc', 'etc'); os.mkfifo('fifo')
         self.execute("d = ''\nfor i in range(40):\n  d += 'd/'; os.mkdir(d)\npathlib.Path(d + 'deep').touch()")
         self.assertNotIn("deep", str(self.runner.inspect()["files"]))
 
+    def test_an_answer_is_never_too_large(self):
+        code = "for i in range(2000): globals()[f'v{i}'] = '\\u20ac' * 20000"
+        self.execute(code)
+        answer = self.runner.inspect(repr_chars=10_000)
+        self.assertEqual(len(answer["variables"]), 2000)
+        self.assertGreater(len(answer["variables"][0]["repr"]), 9000)
+        self.assertNotIn("repr", answer["variables"][-1])
+
+    def test_a_large_directory_is_not_read_to_its_end(self):
+        self.execute("import pathlib\nfor i in range(5000): pathlib.Path(f'f{i}').touch()")
+        answer = self.runner.inspect(files=10)
+        self.assertEqual(len(answer["files"]), 10)
+        self.assertLess(answer["omitted_files"], 2000)
+
     def test_threads(self):
         code = "import threading\nstop = threading.Event()\nt = threading.Thread(target=stop.wait, name='worker \\ud800'); t.start()"
         self.execute(code)

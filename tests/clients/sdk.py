@@ -124,7 +124,7 @@ async def check_tool_description(client) -> None:
 
 async def check_resource_lists(client) -> None:
     uris = {str(resource.uri) for resource in (await client.list_resources()).resources}
-    expected = {"tools/available", "environment/info", "audit/operations"}
+    expected = {"tools/available", "environment/info", "audit/operations", "sessions/list"}
     assert {f"mcp://forge/{name}" for name in expected} <= uris, uris
     templates = [template.uri_template for template in (await client.list_resource_templates()).resource_templates]
     assert any(t.startswith("mcp://forge/tools/{") and t.endswith("}/schema") for t in templates), templates
@@ -360,10 +360,16 @@ async def run_bad_input(checks: Checks, client) -> None:
         ("10 MB of code", "execute_python", {"code": "#" + "x" * 10_000_000}, ["code"]),
         ("memory above the maximum", "execute_python", code | {"limits": {"memory": "900g"}}, ["memory", "900g"]),
         ("an unknown backend", "execute_python", code | {"backend": "jupiter"}, ["backend", "jupiter"]),
+        (
+            "a host path as a volume",
+            "execute_python",
+            code | {"session_id": "a", "volumes": {"/etc": "/workspace/etc"}},
+            ["volumes", "/etc", "forbidden"],
+        ),
         ("a session's bad name", "execute_python", code | {"session_id": "../a"}, ["session_id", "letters"]),
         ("an environment, which comes later", "execute_python", code | {"environment": "ml-basic"}, ["environment", "not available yet"]),
         ("a custom image, which comes later", "execute_python", code | {"custom_image": "mine"}, ["custom_image", "not available yet"]),
-        ("volumes, which come later", "execute_python", code | {"volumes": {"/data": {}}}, ["volumes", "not available yet"]),
+        ("volumes without a session", "execute_python", code | {"volumes": {"shared/readonly": "/workspace/data"}}, ["volumes", "session_id"]),
     ]
     for name, tool, arguments, words in cases:
         await checks.run(f"{name}: refused in one sentence", check_refusal, client, tool, arguments, words)

@@ -97,6 +97,13 @@ pub(crate) fn test() -> Vec<Group> {
             runner,
         ),
         group(
+            "runner-packages",
+            "the same with NumPy, pandas, matplotlib and IPython, and a kernel as the reference",
+            Lane::Any,
+            &["install"],
+            runner_packages,
+        ),
+        group(
             "integration",
             "real sandboxes, servers and files",
             Lane::Sandbox,
@@ -248,8 +255,20 @@ fn runner(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
     Ok(Ran::Tests)
 }
 
+/// None of these tests may be left out for want of a package.
+fn runner_packages(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
+    let mut tests = runner_tests(&workspace.python());
+    tests.env("REQUIRE_PACKAGES", "1");
+    run(tests.current_dir(&workspace.root), log)?;
+    Ok(Ran::Tests)
+}
+
 fn runner_with(python: &Path, workspace: &Workspace) -> anyhow::Result<()> {
     let log = workspace.create_log(&log_name(python))?;
+    run(runner_tests(python).current_dir(&workspace.root), &log)
+}
+
+fn runner_tests(python: &Path) -> Command {
     // -s: without the packages of whoever runs the tests.
     let mut tests = command(python);
     tests.args([
@@ -261,7 +280,7 @@ fn runner_with(python: &Path, workspace: &Workspace) -> anyhow::Result<()> {
         "-s",
         "runner/tests",
     ]);
-    run(tests.current_dir(&workspace.root), &log)
+    tests
 }
 
 fn log_name(python: &Path) -> String {

@@ -31,6 +31,9 @@ const PYPI: &[&str] = &[
     "numpy==2.4.6",
     "pandas==3.1.1",
     "matplotlib==3.11.2",
+    "ipython==9.18.1",
+    "ipykernel==7.4.0",
+    "jupyter_client==8.10.0",
 ];
 
 /// A Debian package, and a file of it that says whether it is there.

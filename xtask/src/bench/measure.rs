@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::{
     programs::{OneShot, Sampler},
-    results::{Alive, Load},
+    results::{Alive, Load, Soak, Stages},
     statistics::{Series, percentile},
     workloads::Workload,
 };
@@ -155,9 +155,6 @@ pub(crate) fn load(
         .ask(&request, Duration::from_secs(seconds + 120))?;
     let times: Vec<f64> = serde_json::from_value(answer["times_us"].clone())?;
     Ok(Load {
-        turns: answer["turns"].as_u64(),
-        resident_kib: answer["resident_kib"].as_u64(),
-        resident_kib_after_first: answer["resident_kib_after_first"].as_u64(),
         ..summarise(
             entrant.name,
             clients,
@@ -217,6 +214,28 @@ pub(crate) fn alive(entrant: &mut Entrant, count: u64, seconds: u64) -> anyhow::
     })
 }
 
+/// Where the time of a turn goes, over so many turns.
+///
+/// # Errors
+///
+/// The contender cannot.
+pub(crate) fn stages(entrant: &mut Entrant, count: u32) -> anyhow::Result<Stages> {
+    let request = json!({"op": "stages", "count": count});
+    let answer = entrant.sampler.ask(&request, Duration::from_mins(2))?;
+    Ok(serde_json::from_value(answer)?)
+}
+
+/// The server's memory over so many turns.
+///
+/// # Errors
+///
+/// The contender cannot.
+pub(crate) fn soak(entrant: &mut Entrant, workload: &Workload, turns: u64) -> anyhow::Result<Soak> {
+    let request = json!({"op": "soak", "code": workload.snippet(), "turns": turns});
+    let answer = entrant.sampler.ask(&request, Duration::from_mins(20))?;
+    Ok(serde_json::from_value(answer)?)
+}
+
 /// A tool's own time: microseconds a call, without a sandbox.
 ///
 /// # Errors
@@ -274,9 +293,6 @@ fn summarise(
         p50_us: percentile(times.clone(), 0.5).context("no run succeeded")?,
         p99_us: percentile(times, 0.99).context("no run succeeded")?,
         failed,
-        turns: None,
-        resident_kib: None,
-        resident_kib_after_first: None,
     })
 }
 

@@ -39,6 +39,9 @@ use crate::{process::command, workspace::Workspace};
 const LOAD: &str = "load";
 const ALIVE: &str = "alive";
 
+/// Turns whose stages are timed.
+const STAGED_TURNS: u32 = 200;
+
 /// A page beside the results, written by hand, that ends the report.
 const ANALYSIS: &str = "analysis.md";
 
@@ -148,6 +151,8 @@ impl Bench<'_> {
             loads: Vec::new(),
             half_rate: None,
             alive: None,
+            stages: None,
+            soak: None,
             direct_tool_call_us: None,
             mcp_above_ping_us: None,
             targets: Vec::new(),
@@ -167,6 +172,7 @@ impl Bench<'_> {
         }
         if let Some(forge) = entrant(&mut entrants, "forge") {
             results.direct_tool_call_us = measure::direct_tool_call(forge, DIRECT_CALLS).ok();
+            results.stages = measure::stages(forge, STAGED_TURNS).ok();
         }
         if wanted(&self.options.workloads, LOAD) {
             self.load(&mut entrants, &mut results)?;
@@ -292,6 +298,9 @@ impl Bench<'_> {
         if let Some((rate, forge)) = rate.zip(entrant(entrants, "forge")) {
             self.say("load    forge, half of the rate of 8 clients");
             results.half_rate = measure::paced(forge, &one, rate, seconds).ok();
+            let turns = if self.options.quick { 5_000 } else { 100_000 };
+            self.say(&format!("load    forge, memory over {turns} turns"));
+            results.soak = measure::soak(forge, &one, turns).ok();
         }
         Ok(())
     }

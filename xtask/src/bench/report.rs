@@ -51,6 +51,7 @@ fn write_page(page: &mut String, results: &Results) -> std::fmt::Result {
     }
     write_loads(page, results)?;
     write_alive(page, results)?;
+    write_stages(page, results)?;
     write_missing(page, results)
 }
 
@@ -165,6 +166,24 @@ fn write_alive(page: &mut String, results: &Results) -> std::fmt::Result {
     )
 }
 
+fn write_stages(page: &mut String, results: &Results) -> std::fmt::Result {
+    let Some(found) = &results.stages else {
+        return Ok(());
+    };
+    writeln!(page, "## Where the time of a turn goes\n")?;
+    writeln!(
+        page,
+        "`1+1` in a fresh sandbox of mcp-forge, one turn after the other with a pause between, medians. Its interpreter had \
+         {} page faults from its fork until the code ran, most of them while it waited in the pool.\n",
+        number(found.faults)
+    )?;
+    writeln!(page, "| stage | p50 |\n| --- | ---: |")?;
+    for (stage, microseconds) in &found.stages {
+        writeln!(page, "| {stage} | {} |", duration(*microseconds))?;
+    }
+    writeln!(page)
+}
+
 fn write_missing(page: &mut String, results: &Results) -> std::fmt::Result {
     let mut missing = results
         .contenders
@@ -206,7 +225,7 @@ pub(crate) fn duration(microseconds: f64) -> String {
 pub(crate) mod tests {
     use super::*;
     use crate::bench::{
-        results::{Alive, ContenderRow, Machine, WorkloadRow},
+        results::{Alive, ContenderRow, Machine, Soak, Stages, WorkloadRow},
         targets,
     };
 
@@ -234,9 +253,6 @@ pub(crate) mod tests {
             p50_us: 800.0,
             p99_us: 4000.0,
             failed: 0,
-            turns: Some(37_035),
-            resident_kib: Some(21_000),
-            resident_kib_after_first: Some(20_000),
         };
         let mut results = Results {
             date: "2026-01-02T03:04:05Z".to_owned(),
@@ -281,6 +297,16 @@ pub(crate) mod tests {
                 beside_all_p50_us: 180.0,
                 memory_kib_each: 900,
                 pss_kib_each: 700,
+            }),
+            soak: Some(Soak {
+                turns: 100_000,
+                failed: 0,
+                first_kib: 20_000,
+                last_kib: 21_000,
+            }),
+            stages: Some(Stages {
+                stages: vec![("a sandbox from the pool".to_owned(), 12.5)],
+                faults: 330.0,
             }),
             direct_tool_call_us: Some(60.0),
             mcp_above_ping_us: Some(420.0),

@@ -1,6 +1,6 @@
 //! What a run found: everything that the report, the plot and the targets are made from.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// One run of the bench.
 #[derive(Debug, Clone, Serialize)]
@@ -21,6 +21,8 @@ pub(crate) struct Results {
     /// Evenly paced runs at half of the rate that 8 clients got.
     pub(crate) half_rate: Option<Load>,
     pub(crate) alive: Option<Alive>,
+    pub(crate) stages: Option<Stages>,
+    pub(crate) soak: Option<Soak>,
     /// Microseconds of a tool call without a sandbox.
     pub(crate) direct_tool_call_us: Option<f64>,
     /// Median, over rounds, of the MCP call's time less the ping's.
@@ -81,10 +83,6 @@ pub(crate) struct Load {
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
     pub(crate) failed: u64,
-    /// Turns under load so far, of contenders that count them.
-    pub(crate) turns: Option<u64>,
-    pub(crate) resident_kib: Option<u64>,
-    pub(crate) resident_kib_after_first: Option<u64>,
 }
 
 /// Many sandboxes alive.
@@ -100,6 +98,25 @@ pub(crate) struct Alive {
     pub(crate) memory_kib_each: u64,
     /// Proportional set size of all processes.
     pub(crate) pss_kib_each: u64,
+}
+
+/// The server's memory over many turns.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Soak {
+    pub(crate) turns: u64,
+    pub(crate) failed: u64,
+    /// Resident after the first thousand.
+    pub(crate) first_kib: u64,
+    pub(crate) last_kib: u64,
+}
+
+/// Where the time of a turn goes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Stages {
+    /// What, and microseconds in the median.
+    pub(crate) stages: Vec<(String, f64)>,
+    /// Page faults of the interpreter from its fork until the code runs.
+    pub(crate) faults: f64,
 }
 
 /// One thing that the project wants to reach.

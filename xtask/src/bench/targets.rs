@@ -105,24 +105,19 @@ pub(crate) fn inner_tool_call_us(results: &Results) -> Option<f64> {
 
 fn memory_growth(results: &Results) -> Target {
     const TURNS: u64 = 100_000;
-    let last = results
-        .loads
-        .iter()
-        .rev()
-        .find(|load| load.contender == "forge" && load.resident_kib_after_first.is_some());
-    let found = last.and_then(|load| {
-        let (turns, now) = (load.turns?, load.resident_kib?);
-        let growth = now as f64 / load.resident_kib_after_first? as f64 - 1.0;
-        Some((turns, growth))
-    });
+    let found = results.soak.as_ref();
+    let growth = found.map(|soak| soak.last_kib as f64 / soak.first_kib as f64 - 1.0);
     Target {
         what: "server memory after 100,000 turns, against after 1,000",
         wanted: "<= 10 % more",
-        measured: found.map_or_else(
-            || "not measured: fewer than 1,000 turns under load in this run".to_owned(),
-            |(turns, growth)| format!("{:+.1} % after {turns} turns", growth * 100.0),
+        measured: found.zip(growth).map_or_else(
+            || NOT_MEASURED.to_owned(),
+            |(soak, growth)| format!("{:+.1} % after {} turns", growth * 100.0, soak.turns),
         ),
-        met: found.and_then(|(turns, growth)| (turns >= TURNS).then_some(growth <= 0.1)),
+        met: found
+            .filter(|soak| soak.turns >= TURNS && soak.failed == 0)
+            .and(growth)
+            .map(|growth| growth <= 0.1),
     }
 }
 

@@ -14,25 +14,40 @@ use crate::{Failure, turn};
 /// Sandboxes at once. Four times as many may wait, so that 64 clients find room.
 pub(crate) const MAX_CONCURRENT: usize = 16;
 
-/// Turns after which memory is first looked at.
+/// Clients of the soak, and its turns before memory is first looked at.
+const SOAKING: u64 = 8;
 const FIRST_LOOK: u64 = 1000;
 
-/// This process's memory over its turns under load.
-#[derive(Debug, Default)]
-pub(crate) struct Memory {
-    turns: u64,
-    after_first: Option<u64>,
+/// This process's memory after the first thousand turns and after so many. Keeps nothing of them.
+pub(crate) async fn soak(
+    service: &Arc<Service>,
+    code: &str,
+    request: &Value,
+) -> Result<Value, Failure> {
+    let turns = request["turns"]
+        .as_u64()
+        .unwrap_or(FIRST_LOOK)
+        .max(FIRST_LOOK);
+    let failed = run(service, code, FIRST_LOOK).await;
+    let first = resident_kib()?;
+    let failed = failed + run(service, code, turns - FIRST_LOOK).await;
+    Ok(json!({"turns": turns, "failed": failed, "first_kib": first, "last_kib": resident_kib()?}))
 }
 
-impl Memory {
-    fn add(&mut self, turns: u64) -> Result<u64, Failure> {
-        self.turns += turns;
-        let now = resident_kib()?;
-        if self.turns >= FIRST_LOOK && self.after_first.is_none() {
-            self.after_first = Some(now);
-        }
-        Ok(now)
+/// Runs so many turns, and counts those that failed.
+async fn run(service: &Arc<Service>, code: &str, turns: u64) -> u64 {
+    let mut tasks = JoinSet::new();
+    for client in 0..SOAKING {
+        let (service, code) = (Arc::clone(service), code.to_owned());
+        tasks.spawn(async move {
+            let mut failed = 0;
+            for _ in 0..turns / SOAKING + u64::from(client < turns % SOAKING) {
+                failed += u64::from(turn::timed(&service, &code).await.is_err());
+            }
+            failed
+        });
     }
+    tasks.join_all().await.into_iter().sum()
 }
 
 /// Each client asks again as soon as it was answered.
@@ -40,7 +55,6 @@ pub(crate) async fn closed(
     service: &Arc<Service>,
     code: &str,
     request: &Value,
-    memory: &mut Memory,
 ) -> Result<Value, Failure> {
     let clients = request["clients"].as_u64().unwrap_or(1);
     let started = Instant::now();
@@ -57,13 +71,7 @@ pub(crate) async fn closed(
         });
     }
     let results: Vec<_> = tasks.join_all().await.into_iter().flatten().collect();
-    let elapsed = started.elapsed();
-    let resident = memory.add(results.len() as u64)?;
-    let mut summary = summary(&results, elapsed)?;
-    summary["turns"] = json!(memory.turns);
-    summary["resident_kib"] = json!(resident);
-    summary["resident_kib_after_first"] = json!(memory.after_first);
-    Ok(summary)
+    summary(&results, started.elapsed())
 }
 
 /// Turns begin at even intervals, whether earlier ones have ended or not.

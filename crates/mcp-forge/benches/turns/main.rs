@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 
 mod alive;
 mod load;
+mod stages;
 mod turn;
 mod upstream;
 
@@ -118,16 +119,23 @@ async fn serve(setup: &Setup) -> Result<(), Failure> {
     }
     let (service, bridge) = setup.service(load::MAX_CONCURRENT)?;
     answer(&json!({"ready": true}))?;
-    let mut memory = load::Memory::default();
     for line in io::stdin().lock().lines() {
         let request: Value = serde_json::from_str(&line?)?;
         let code = request["code"].as_str().unwrap_or_default();
         let done = match request["op"].as_str() {
-            Some("run") => turn::measured(&service, code, request["tools"] == true).await,
+            Some("run") => {
+                // As a server does: on a worker, which waits for the kernel's events itself.
+                let (service, code) = (Arc::clone(&service), code.to_owned());
+                let with_tools = request["tools"] == true;
+                tokio::spawn(async move { turn::measured(&service, &code, with_tools).await })
+                    .await?
+            }
             Some("direct") => turn::direct(&bridge, &request).await,
-            Some("load") => load::closed(&service, code, &request, &mut memory).await,
+            Some("load") => load::closed(&service, code, &request).await,
+            Some("soak") => load::soak(&service, code, &request).await,
             Some("paced") => load::paced(&service, code, &request).await,
             Some("alive") => alive::many(setup, &request).await,
+            Some("stages") => stages::measure(setup, &request).await,
             _ => Err("unknown op".into()),
         };
         answer(&done.unwrap_or_else(|failure| json!({"error": failure.to_string()})))?;

@@ -11,7 +11,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
         mpsc::{Receiver, SyncSender, sync_channel},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
@@ -190,6 +190,9 @@ impl Drop for Chain {
     }
 }
 
+/// Time between two syncs, at least.
+const SYNC_INTERVAL: Duration = Duration::from_millis(20);
+
 /// Brings files to the disk on a thread of its own: no execution waits for a slow disk.
 #[derive(Debug)]
 struct Syncer {
@@ -216,6 +219,8 @@ impl Syncer {
                 // The kernel has dropped the pages: a second attempt would succeed and lie.
                 has_failed.store(true, Ordering::Release);
             }
+            // One for all that is written meanwhile: under load they would follow without a break.
+            std::thread::sleep(SYNC_INTERVAL);
         }
     }
 

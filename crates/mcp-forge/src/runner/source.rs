@@ -14,6 +14,9 @@ sys.path.insert(0, '/opt/mcp-forge')
 from mcp_forge_runner.zygote import main
 main()";
 
+/// In place of a module that a zygote is to import: all that a session needs, its shell included.
+pub const SESSION: &str = "mcp_forge_runner.session";
+
 /// Each file's path below the runner's directory, and its content.
 pub const FILES: &[(&str, &str)] = &[
     (

@@ -183,6 +183,8 @@ fn check_session(
         (None | Some("jupyter"), Some(id)) => parse_session_id(id)?,
         (None | Some("simple"), None) => {
             if request.volumes.as_ref().is_some_and(|map| !map.is_empty()) {
+                // What nobody may have is told as such, session or not.
+                check_volumes(request, &mint_session_id()?)?;
                 return Err(rejected(
                     "volumes",
                     "`volumes` are copied into a session, and this call has none; pass a `session_id`, for example \"new\".",
@@ -198,8 +200,20 @@ fn check_session(
             return Err(rejected("backend", message));
         }
     };
-    let volumes = request.volumes.clone().unwrap_or_default();
-    let volumes = Volume::parse_all(&volumes, &id).map_err(|refusal| {
+    let volumes = check_volumes(request, &id)?;
+    let limits = request.limits.as_ref();
+    Ok(Some(CheckedSession {
+        id,
+        has_own_limits: limits.is_some_and(|limits| *limits != LimitsRequest::default()),
+        volumes,
+    }))
+}
+
+fn check_volumes(request: &ExecuteRequest, id: &SessionId) -> Result<Vec<Volume>, ServiceError> {
+    let Some(volumes) = &request.volumes else {
+        return Ok(Vec::new());
+    };
+    Volume::parse_all(volumes, id).map_err(|refusal| {
         let message = format!("{}.", refusal.message);
         if refusal.is_violation {
             let field = "volumes".to_owned();
@@ -207,13 +221,7 @@ fn check_session(
         } else {
             rejected("volumes", message)
         }
-    })?;
-    let limits = request.limits.as_ref();
-    Ok(Some(CheckedSession {
-        id,
-        has_own_limits: limits.is_some_and(|limits| *limits != LimitsRequest::default()),
-        volumes,
-    }))
+    })
 }
 
 /// Reads a session's name.

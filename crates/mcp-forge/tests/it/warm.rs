@@ -4,6 +4,7 @@
 use std::{
     collections::BTreeSet,
     fs,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -20,7 +21,10 @@ use mcp_forge::{
 use serde_json::json;
 use tokio::io::AsyncReadExt;
 
-use crate::sandbox::{binary, children, config, turn_in};
+use crate::{
+    real_python::packages,
+    sandbox::{binary, children, config, turn_in},
+};
 
 /// One test at a time: one of them kills every zygote of this process.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
@@ -29,6 +33,8 @@ static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 struct Warm {
     engine: Native,
     config: Config,
+    /// Holds a name of the program by which its keepers are told from those of other tests.
+    place: tempfile::TempDir,
 }
 
 impl Warm {
@@ -36,9 +42,16 @@ impl Warm {
         let mut config = config();
         config.native.warm = true;
         config.default_limits.timeout = Duration::from_secs(20);
-        let engine = Native::with_jail(&config, binary());
+        let place = tempfile::tempdir().unwrap();
+        let program = place.path().join("mcp-forge");
+        std::os::unix::fs::symlink(binary(), &program).unwrap();
+        let engine = Native::with_jail(&config, program);
         engine.prepare().await.unwrap();
-        Self { engine, config }
+        Self {
+            engine,
+            config,
+            place,
+        }
     }
 
     async fn run(&self, code: &str) -> Report {
@@ -193,7 +206,7 @@ async fn a_killed_zygote_fails_no_turn() {
         async move { warm.run("import time\ntime.sleep(1)\n'done'").await }
     });
     tokio::time::sleep(Duration::from_millis(300)).await;
-    let families = keepers();
+    let families = keepers(warm.place.path());
     let zygotes: Vec<u32> = families
         .iter()
         .flat_map(|keeper| children(*keeper))
@@ -215,23 +228,25 @@ async fn a_killed_keeper_is_replaced_and_nothing_outlives_the_engine() {
     let _alone = ALONE.lock().await;
     let warm = Arc::new(Warm::new().await);
     assert_eq!(warm.run("1").await.result, json!(1));
-    keepers().into_iter().for_each(kill);
-    wait_until_no_keeper_is_left().await;
+    keepers(warm.place.path()).into_iter().for_each(kill);
+    wait_until_no_keeper_is_left(warm.place.path()).await;
     for _ in 0..20 {
-        assert_eq!(warm.run("2").await.result, json!(2));
+        let report = warm.run("2").await;
+        assert_eq!(report.result, json!(2), "{report:?}");
     }
     end(warm).await;
 }
 
 async fn end(warm: Arc<Warm>) {
-    drop(Arc::into_inner(warm).expect("nobody else uses it"));
-    wait_until_no_keeper_is_left().await;
+    let Warm { engine, place, .. } = Arc::into_inner(warm).expect("nobody else uses it");
+    drop(engine);
+    wait_until_no_keeper_is_left(place.path()).await;
 }
 
-async fn wait_until_no_keeper_is_left() {
+async fn wait_until_no_keeper_is_left(place: &Path) {
     let deadline = Instant::now() + Duration::from_secs(5);
-    while !keepers().is_empty() {
-        assert!(Instant::now() < deadline, "left: {:?}", keepers());
+    while !keepers(place).is_empty() {
+        assert!(Instant::now() < deadline, "left: {:?}", keepers(place));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -242,17 +257,60 @@ fn kill(pid: u32) {
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
 }
 
-/// Keepers of zygotes that this process started, found by their name.
-fn keepers() -> Vec<u32> {
-    let own = format!("zygote-{}-", std::process::id());
+/// Keepers, and their zygotes' inits, that were started by the name of the program in this place.
+fn keepers(place: &Path) -> Vec<u32> {
+    let name = place.to_string_lossy();
     let processes = fs::read_dir("/proc").unwrap().flatten();
     processes
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .filter(|pid: &u32| {
             let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            String::from_utf8_lossy(&command).contains(&own)
+            String::from_utf8_lossy(&command).contains(&*name)
         })
         .collect()
+}
+
+/// What the code imports decides which zygote serves it; numpy's own random state is not shared.
+#[tokio::test(flavor = "multi_thread")]
+async fn tiers_have_imported_what_the_code_imports() {
+    let _alone = ALONE.lock().await;
+    let mut config = config();
+    config.native.warm = true;
+    config.native.python = Some(packages::python());
+    config.native.tiers = ["numpy", "numpy+pandas", "no_such_module"]
+        .map(str::to_owned)
+        .to_vec();
+    config.default_limits.timeout = Duration::from_mins(1);
+    let engine = Native::with_jail(&config, binary());
+    engine.prepare().await.unwrap();
+    let code = "
+import sys
+loaded = [name for name in ('numpy', 'pandas', 'no_such_module') if name in sys.modules]
+numpy = sys.modules.get('numpy')
+loaded, numpy and float(numpy.random.random()), len(__import__('os').listdir('/proc/self/task'))";
+    let mut draws = BTreeSet::new();
+    for (imports, expected) in [
+        (vec![], json!([])),
+        (vec!["no_such_module"], json!([])),
+        (vec!["numpy"], json!(["numpy"])),
+        (vec!["numpy"], json!(["numpy"])),
+        (vec!["json", "pandas"], json!(["numpy", "pandas"])),
+        (vec!["pandas"], json!(["numpy", "pandas"])),
+    ] {
+        let spec = SandboxSpec {
+            id: format!("tier-{}-{}", std::process::id(), draws.len()),
+            limits: config.default_limits.clone(),
+            purpose: Purpose::Turn(imports.iter().map(|&name| name.to_owned()).collect()),
+        };
+        let sandbox = engine.launch(&spec).await.unwrap();
+        let report = turn_in(sandbox, code, &config.default_limits).await;
+        assert_eq!(report.result[0], expected, "{imports:?}: {report:?}");
+        assert_eq!(report.result[2], json!(1), "one thread: {report:?}");
+        if report.result[1].is_number() {
+            assert!(draws.insert(report.result[1].to_string()), "drawn twice");
+        }
+    }
+    assert_eq!(draws.len(), 4);
 }
 
 #[tokio::test(flavor = "multi_thread")]

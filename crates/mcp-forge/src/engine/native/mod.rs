@@ -123,17 +123,19 @@ impl Native {
         let tiers = warm::Tier::parse_all(&self.settings.tiers);
         let modules: Vec<&str> = tiers.iter().flat_map(warm::Tier::names).collect();
         let installed = host.interpreter.installed(&modules).await;
-        let tiers = tiers.into_iter().filter(|tier| {
-            tier.names()
-                .all(|name| installed.iter().any(|has| has == name))
-        });
+        let has = |name: &str| installed.iter().any(|has| has == name);
+        let mut tiers: Vec<warm::Tier> = tiers
+            .into_iter()
+            .filter(|tier| tier.names().all(has))
+            .collect();
+        tiers.push(warm::Tier::of_sessions());
         let spec = render::zygote_spec(
             &self.settings.default_limits,
             host,
             self.required(),
             self.settings.profile,
         );
-        warm::Warm::new(&self.jail, &spec, self.settings.profile, tiers.collect())
+        warm::Warm::new(&self.jail, &spec, self.settings.profile, tiers)
     }
 
     fn required(&self) -> Vec<Layer> {

@@ -24,6 +24,37 @@ async fn there_are_only_so_many() {
 }
 
 #[tokio::test]
+async fn one_principal_cannot_take_all_the_room() {
+    let directory = tempfile::tempdir().unwrap();
+    let (service, _, _) = service_in(directory.path(), |config| {
+        config.sessions.max_concurrent = 3;
+        config.sessions.max_per_principal = 2;
+    });
+    run(&service, "a", "set x 1").await;
+    run(&service, "b", "set x 1").await;
+    let error = refused(&service, request("c", "set x 1")).await;
+    assert!(
+        error.to_string().contains("there are 2 sessions alive"),
+        "{error}"
+    );
+    let other = Principal::named("other");
+    let theirs = request("a", "set x 1");
+    service
+        .execute_for(&other, theirs, &mut Quiet)
+        .await
+        .unwrap();
+    let full = service
+        .execute_for(&other, request("b", "set x 1"), &mut Quiet)
+        .await;
+    let error = full.unwrap_err();
+    // It hears of its own sessions only.
+    assert_eq!(
+        error.to_string(),
+        "there are 3 sessions alive, as many as there may be; end one with delete_session; `a` has been idle for longest"
+    );
+}
+
+#[tokio::test]
 async fn an_idle_session_is_warned_of_and_then_ends() {
     let directory = tempfile::tempdir().unwrap();
     let (service, engine, _) = service_in(directory.path(), |config| {

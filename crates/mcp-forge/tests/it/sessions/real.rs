@@ -189,7 +189,9 @@ import os, socket
 os.symlink('/etc/passwd', 'link'); os.symlink('/proc/self/environ', 'environ'); os.symlink('/', 'root')
 os.symlink('../../../../etc/passwd', 'up'); os.mkfifo('fifo'); os.makedirs('dir/deep')
 socket.socket(socket.AF_UNIX).bind('socket')
-os.truncate(os.open('sparse', os.O_CREAT | os.O_RDWR), 1 << 40)
+sparse = os.open('sparse', os.O_CREAT | os.O_RDWR)
+try: os.truncate(sparse, 1 << 40)
+except OSError: os.truncate(sparse, 8 << 20)  # where no cgroup counts memory, files are bounded
 names = ['plain', 'a\nb', '-rf', '$(x)', ' dot. ', '\u202egnp.exe', '\U0001F600', 'con', 'dir/deep/x']
 for name in names: open(name, 'w').write(name)
 open(b'\xff', 'w').write('bytes')

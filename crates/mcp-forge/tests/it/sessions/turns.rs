@@ -51,6 +51,7 @@ async fn what_does_not_fit_together_is_refused() {
         json!({"code": "x", "session_id": 5}),
         json!({"code": "x", "session_id": "a", "backend": "ipython"}),
         json!({"code": "x", "volumes": {"shared/readonly": "/workspace"}}),
+        json!({"code": "x", "volumes": {"/var/run/docker.sock": "/workspace/s"}}),
         json!({"code": "x", "session_id": "a", "volumes": {"/etc": "/workspace/etc"}}),
         json!({"code": "x", "session_id": "a", "volumes": {"shared/readonly": "/etc"}}),
         json!({"code": "x", "session_id": "a", "volumes": {"sessions/b": "/workspace"}}),
@@ -68,7 +69,7 @@ async fn what_does_not_fit_together_is_refused() {
     let violations = records
         .iter()
         .filter(|record| record["event"] == "security.violation");
-    assert_eq!(violations.count(), 3);
+    assert_eq!(violations.count(), 4);
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ use super::render;
 use crate::{
     config::Profile,
     engine::{LaunchError, Purpose, Sandbox, SandboxSpec},
+    runner::source,
 };
 
 mod pool;
@@ -50,6 +51,14 @@ impl Tier {
             }
         }
         tiers
+    }
+
+    /// The one for sessions: the runner makes their shell ahead.
+    pub(super) fn of_sessions() -> Self {
+        Self {
+            modules: vec![source::SESSION.to_owned()],
+            session: true,
+        }
     }
 
     /// What must be installed for it.
