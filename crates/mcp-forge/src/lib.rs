@@ -13,6 +13,7 @@ pub mod limits;
 pub mod mcp;
 pub mod names;
 pub mod runner;
+pub mod servers;
 pub mod service;
 pub mod session;
 pub mod store;

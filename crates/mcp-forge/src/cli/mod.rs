@@ -7,24 +7,31 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
     audit::{Audit, AuditError},
-    bridge::{Bridge, GrantError},
+    bridge::Bridge,
     config::{Config, ConfigError, Sources},
     engine::native::Native,
-    mcp::ServeError,
+    mcp::{ServeError, client::ClientError},
+    servers::ServersError,
     service::{Service, ServiceError},
 };
 
 mod audit;
+mod console;
 mod demo;
 mod doctor;
+mod output;
+mod prompt;
+mod reach;
 mod run;
 mod serve;
+mod session;
 mod terminal;
 #[cfg(test)]
 mod tests;
 mod tools;
 
 pub use demo::DemoError;
+pub use reach::ReachError;
 
 /// How long the upstreams may take to end.
 const SHUTDOWN: Duration = Duration::from_secs(5);
@@ -78,6 +85,7 @@ struct PlaceArguments {
 enum Command {
     Serve(serve::ServeArguments),
     Run(run::RunArguments),
+    Session(session::SessionArguments),
     Demo(demo::DemoArguments),
     Doctor(doctor::DoctorArguments),
     Tools(tools::ToolsArguments),
@@ -123,6 +131,15 @@ pub enum CliError {
     /// Serving ended before its time.
     #[error(transparent)]
     Serve(#[from] ServeError),
+    /// No server could be reached.
+    #[error(transparent)]
+    Reach(#[from] ReachError),
+    /// A server was reached, and refused or went away.
+    #[error(transparent)]
+    Server(#[from] ClientError),
+    /// The sockets of the data directory cannot be used.
+    #[error(transparent)]
+    Servers(#[from] ServersError),
     /// The demo lacks what it needs. Nothing was started.
     #[error(transparent)]
     Demo(#[from] DemoError),
@@ -134,6 +151,9 @@ pub enum CliError {
         /// The system's answer.
         source: io::Error,
     },
+    /// Standard input cannot be read.
+    #[error("standard input cannot be read: {0}")]
+    Input(io::Error),
     /// Standard output cannot be written. A reader that went away (`| head`) is this, too.
     #[error("standard output cannot be written: {0}")]
     Output(#[from] io::Error),
@@ -144,18 +164,19 @@ impl CliError {
     pub fn exit(&self) -> Exit {
         match self {
             Self::Usage(_) | Self::Config(_) => Exit::Usage,
-            Self::Service(
-                ServiceError::Rejected { .. }
-                | ServiceError::Forbidden { .. }
-                | ServiceError::NotAvailableYet { .. }
-                | ServiceError::UnknownTool(_)
-                | ServiceError::Grant(GrantError::Unknown { .. }),
-            ) => Exit::Usage,
+            Self::Service(error) if error.is_callers() => Exit::Usage,
+            Self::Server(ClientError::Refused {
+                is_callers: true, ..
+            }) => Exit::Usage,
             Self::Service(_)
+            | Self::Server(_)
+            | Self::Servers(_)
+            | Self::Reach(_)
             | Self::Audit(_)
             | Self::Serve(_)
             | Self::Demo(_)
             | Self::Save { .. }
+            | Self::Input(_)
             | Self::Output(_) => Exit::Internal,
         }
     }
@@ -181,7 +202,10 @@ impl Arguments {
         }
         match self.command {
             Command::Serve(arguments) => serve::run(arguments, loaded.config).await,
-            Command::Run(arguments) => run::run(arguments, loaded.config).await,
+            Command::Run(arguments) => run::run(arguments, loaded.config, loaded.file).await,
+            Command::Session(arguments) => {
+                session::run(arguments, loaded.config, loaded.file, screen).await
+            }
             Command::Demo(arguments) => {
                 demo::run(arguments, loaded.config, &search_path, screen).await
             }

@@ -1,4 +1,4 @@
-//! `mcp-forge run`: one snippet in a fresh sandbox, its output live, its result last.
+//! `mcp-forge run`: one snippet, its output live, its result last; or a prompt for many.
 
 use std::{
     fs::File,
@@ -6,30 +6,29 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 use crate::{
     config::{Config, size::parse_duration},
-    service::{ExecuteRequest, ExecuteResponse},
+    service::ExecuteRequest,
     text::printable,
-    turn::{Display, Observer, Stream},
 };
 
-use super::{CliError, Exit, Signals, end_upstreams, service, terminal::print_json};
+use super::{
+    CliError, Exit, Signals,
+    console::{Console, Turned},
+    end_upstreams,
+    output::{Ended, LiveOutput, save, tell_displays, tell_end},
+    prompt::Prompt,
+    reach::Reach,
+    service,
+    terminal::print_json,
+};
 
 /// Most that is read of a file or standard input, in bytes. The service's own limit is lower.
 const MAX_CODE_BYTES: u64 = 32 << 20;
 
-/// What a display is saved as, best first: MIME type, extension, and whether it is base64.
-const SAVED_TYPES: &[(&str, &str, bool)] = &[
-    ("image/png", "png", true),
-    ("image/jpeg", "jpg", true),
-    ("image/svg+xml", "svg", false),
-    ("text/html", "html", false),
-];
-
-/// Run Python in a fresh sandbox
+/// Run Python in a fresh sandbox, in a session, or at a prompt
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
 The code's standard output and standard error are passed on as they come; the value of its last \
@@ -43,13 +42,29 @@ Examples:
   mcp-forge run plot.py --save-displays figures/
   mcp-forge run -c '{\"a\": 1}' --json
 
+With --session the interpreter is kept: variables, imports and files in /workspace are there in the \
+next call, from any shell. It lives in a server that is started in the background when none is \
+there, and that leaves by itself; a server's own configuration counts, the one of its start. \
+docs/sessions.md says how long a session lives.
+
+  mcp-forge run --session analysis -c 'import math; x = 2'
+  mcp-forge run --session analysis -c 'math.sqrt(x)'
+  mcp-forge session list
+
+With -i there is a prompt, on a session that ends with it unless --session names one. A block ends \
+with an empty line, Ctrl-C interrupts the code, Ctrl-D leaves. Images are saved to files. Without a \
+terminal it reads the same from standard input.
+
+  mcp-forge run -i
+  mcp-forge run -i --session analysis
+
 Exit codes:
     0  the code completed
     1  the code raised, its interpreter died, or it wrote far too much
     2  the command line, the configuration or the request is wrong; nothing ran
-    3  no sandbox could be had, or MCP-Forge failed
+    3  no sandbox could be had, the session was lost and the code did not run, or MCP-Forge failed
   124  the code hit its time limit
-  130  Ctrl-C (143: SIGTERM); the sandbox is gone
+  130  Ctrl-C (143: SIGTERM); the sandbox is gone, a session is kept
   137  the code went over its memory limit")]
 pub(super) struct RunArguments {
     #[command(flatten)]
@@ -63,8 +78,8 @@ pub(super) struct RunArguments {
     /// Where to run it
     #[arg(long, value_name = "ENGINE", default_value = "native")]
     engine: String,
-    /// Continue a session (not available yet)
-    #[arg(long, value_name = "ID")]
+    /// Run in the session of this name, which is made at its first use; `new` makes up a name and prints it
+    #[arg(long, value_name = "NAME")]
     session: Option<String>,
     /// Run in a custom environment (not available yet)
     #[arg(long, value_name = "NAME")]
@@ -73,7 +88,7 @@ pub(super) struct RunArguments {
     #[arg(long, value_name = "DIR")]
     save_displays: Option<PathBuf>,
     /// Print the whole response as JSON, and nothing else
-    #[arg(long)]
+    #[arg(long, conflicts_with = "interactive")]
     json: bool,
 }
 
@@ -83,12 +98,19 @@ struct CodeArguments {
     /// Python source
     #[arg(short = 'c', value_name = "CODE")]
     code: Option<String>,
+    /// Read statement after statement, at a prompt
+    #[arg(short = 'i', long)]
+    interactive: bool,
     /// File with Python source, or - for standard input
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
 }
 
-pub(super) async fn run(arguments: RunArguments, config: Config) -> Result<Exit, CliError> {
+pub(super) async fn run(
+    arguments: RunArguments,
+    config: Config,
+    config_file: Option<PathBuf>,
+) -> Result<Exit, CliError> {
     if arguments.engine != "native" {
         let problem = format!(
             "--engine {:?} is not available yet: the engine of this version is native",
@@ -96,17 +118,28 @@ pub(super) async fn run(arguments: RunArguments, config: Config) -> Result<Exit,
         );
         return Err(CliError::Usage(problem));
     }
-    if arguments.session.is_some() {
-        let problem = "--session is not available yet: sessions live in `mcp-forge serve`";
-        return Err(CliError::Usage(problem.to_owned()));
+    if arguments.code.interactive {
+        return interact(arguments, config, config_file).await;
     }
+    let code = read_code(&arguments.code)?;
+    if arguments.session.is_some() {
+        let mut request = arguments.request();
+        request.insert("code".to_owned(), code.into());
+        let reach = Reach::new(&config, config_file)?;
+        return run_in_session(&arguments, reach, &Value::Object(request)).await;
+    }
+    run_once(arguments, code, config).await
+}
+
+/// In a fresh sandbox of this process.
+async fn run_once(arguments: RunArguments, code: String, config: Config) -> Result<Exit, CliError> {
     let request = ExecuteRequest {
-        code: read_code(&arguments.code)?,
-        mcp_tools: arguments.tools,
+        code,
+        mcp_tools: arguments.tools.clone(),
         // Whatever the default is: a session would end with this process.
         backend: Some("simple".to_owned()),
         timeout: arguments.timeout,
-        custom_image: arguments.env,
+        custom_image: arguments.env.clone(),
         ..ExecuteRequest::default()
     };
     let mut signals = Signals::watch()?;
@@ -122,26 +155,80 @@ pub(super) async fn run(arguments: RunArguments, config: Config) -> Result<Exit,
         Ok(ended) => ended?,
         Err(exit) => return Ok(exit),
     };
-    let saved = match &arguments.save_displays {
-        Some(directory) => save(directory, &response.displays)?,
-        None => Vec::new(),
-    };
     if arguments.json {
         print_json(&response)?;
-    } else {
-        output.finish(&response, &saved)?;
     }
-    Ok(exit_of(&response))
+    arguments.show(output, &response.into())
 }
 
-/// The exit code's meaning of an outcome.
-pub(super) fn exit_of(response: &ExecuteResponse) -> Exit {
-    match response.outcome.as_str() {
-        "completed" => Exit::Success,
-        "timed_out" => Exit::TimedOut,
-        "out_of_memory" => Exit::OutOfMemory,
-        "cancelled" => Exit::Interrupted,
-        _ => Exit::Failure,
+/// In a session of a server, which stays when this command ends.
+async fn run_in_session(
+    arguments: &RunArguments,
+    reach: Reach,
+    request: &Value,
+) -> Result<Exit, CliError> {
+    let mut console = Console::outside(reach).await?;
+    let mut output = LiveOutput::new(arguments.json);
+    let response = match console.execute(request, &mut output).await? {
+        Turned::Ended(response) => response,
+        Turned::Left(exit) => return Ok(exit),
+    };
+    let ended = Ended::read(&response)?;
+    if arguments.json {
+        print_json(&response)?;
+    } else if let (Some("new"), Some(id)) = (arguments.session.as_deref(), &ended.session_id) {
+        writeln!(io::stderr(), "Session {}", printable(id))?;
+    }
+    arguments.show(output, &ended)
+}
+
+async fn interact(
+    arguments: RunArguments,
+    config: Config,
+    config_file: Option<PathBuf>,
+) -> Result<Exit, CliError> {
+    let prompt = Prompt {
+        request: arguments.request(),
+        session_id: arguments.session,
+        images: arguments.save_displays,
+        history: config.data_dir.join("history"),
+    };
+    // A session that somebody named is to be there later on, too.
+    let console = if prompt.session_id.is_some() {
+        Console::outside(Reach::new(&config, config_file)?).await?
+    } else {
+        Console::inside(config).await?
+    };
+    prompt.run(console).await
+}
+
+impl RunArguments {
+    /// The request for a server, but for the code.
+    fn request(&self) -> Map<String, Value> {
+        let fields = [
+            ("session_id", self.session.as_ref().map(|id| json!(id))),
+            ("mcp_tools", self.tools.as_ref().map(|tools| json!(tools))),
+            ("timeout", self.timeout.map(|timeout| json!(timeout))),
+            ("custom_image", self.env.as_ref().map(|name| json!(name))),
+        ];
+        fields
+            .into_iter()
+            .filter_map(|(name, value)| Some((name.to_owned(), value?)))
+            .collect()
+    }
+
+    /// Shows how the code ended, unless JSON has said it.
+    fn show(&self, output: LiveOutput, ended: &Ended) -> Result<Exit, CliError> {
+        let saved = match &self.save_displays {
+            Some(directory) => save(directory, &ended.displays)?,
+            None => Vec::new(),
+        };
+        if !self.json {
+            output.end()?;
+            tell_displays(ended, &saved)?;
+            tell_end(ended)?;
+        }
+        Ok(ended.exit())
     }
 }
 
@@ -185,170 +272,9 @@ fn read_bounded(source: impl Read) -> io::Result<String> {
     Ok(code)
 }
 
-/// Passes the code's output on as it comes.
-#[derive(Debug)]
-struct LiveOutput {
-    is_quiet: bool,
-    /// Whether the cursor stands at the start of a line of standard output.
-    is_fresh: bool,
-    /// Why standard output or error took no more; told at the end.
-    failure: Option<io::Error>,
-}
-
-impl Observer for LiveOutput {
-    fn output(&mut self, stream: Stream, text: &str) {
-        if self.is_quiet || self.failure.is_some() || text.is_empty() {
-            return;
-        }
-        let written = match stream {
-            Stream::Stdout => write_now(io::stdout().lock(), text),
-            Stream::Stderr => write_now(io::stderr().lock(), text),
-        };
-        if stream == Stream::Stdout {
-            self.is_fresh = text.ends_with('\n');
-        }
-        self.failure = written.err();
-    }
-}
-
-impl LiveOutput {
-    fn new(is_quiet: bool) -> Self {
-        Self {
-            is_quiet,
-            is_fresh: true,
-            failure: None,
-        }
-    }
-
-    /// The notes about displays, the error, and last the result.
-    fn finish(self, response: &ExecuteResponse, saved: &[PathBuf]) -> Result<(), CliError> {
-        if let Some(failure) = self.failure {
-            return Err(failure.into());
-        }
-        if !self.is_fresh {
-            writeln!(io::stdout())?;
-        }
-        let mut errors = io::stderr().lock();
-        if !response.displays.is_empty() && saved.is_empty() {
-            let kinds: Vec<String> = response.displays.iter().map(describe).collect();
-            writeln!(
-                errors,
-                "The code showed {}; --save-displays DIR writes them to files.",
-                kinds.join(", ")
-            )?;
-        }
-        for file in saved {
-            writeln!(errors, "Saved {}", printable(&file.display().to_string()))?;
-        }
-        if let Some(error) = &response.error {
-            let traceback = printable(error.traceback.trim_end());
-            let told = if traceback.is_empty() {
-                printable(&format!("{}: {}", error.kind, error.message))
-            } else {
-                traceback
-            };
-            writeln!(errors, "{told}")?;
-        } else if !response.success {
-            writeln!(errors, "The code ended as {}.", response.outcome)?;
-        }
-        if let Some(result) = &response.result_repr {
-            writeln!(io::stdout(), "{}", printable(result))?;
-        }
-        Ok(())
-    }
-}
-
-fn write_now(mut stream: impl Write, text: &str) -> io::Result<()> {
-    stream.write_all(text.as_bytes())?;
-    stream.flush()
-}
-
-fn describe(display: &Display) -> String {
-    let best = SAVED_TYPES
-        .iter()
-        .map(|(mime, _, _)| *mime)
-        .find(|mime| display.data.contains_key(*mime));
-    let first = || {
-        display
-            .data
-            .keys()
-            .next()
-            .map_or_else(|| "nothing".to_owned(), |mime| printable(mime))
-    };
-    best.map_or_else(first, str::to_owned)
-}
-
-/// Writes each display in its best form. The names are ours: nothing of them comes from the sandbox.
-fn save(directory: &Path, displays: &[Display]) -> Result<Vec<PathBuf>, CliError> {
-    let failed = |file: &Path, source: io::Error| CliError::Save {
-        file: file.to_owned(),
-        source,
-    };
-    std::fs::create_dir_all(directory).map_err(|error| failed(directory, error))?;
-    let mut files = Vec::new();
-    for (index, display) in displays.iter().enumerate() {
-        let Some((bytes, extension)) = best_form(display) else {
-            continue;
-        };
-        let file = directory.join(format!("display-{}.{extension}", index + 1));
-        std::fs::write(&file, bytes).map_err(|error| failed(&file, error))?;
-        files.push(file);
-    }
-    Ok(files)
-}
-
-fn best_form(display: &Display) -> Option<(Vec<u8>, &'static str)> {
-    SAVED_TYPES.iter().find_map(|(mime, extension, is_base64)| {
-        let Value::String(text) = display.data.get(*mime)? else {
-            return None;
-        };
-        if !is_base64 {
-            return Some((text.clone().into_bytes(), *extension));
-        }
-        let compact: String = text.split_ascii_whitespace().collect();
-        STANDARD
-            .decode(compact)
-            .ok()
-            .map(|bytes| (bytes, *extension))
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
-
-    fn display(data: Value) -> Display {
-        let Value::Object(data) = data else { panic!() };
-        Display {
-            data,
-            metadata: serde_json::Map::new(),
-        }
-    }
-
-    #[test]
-    fn displays_are_saved_in_their_best_form() {
-        let directory = tempfile::tempdir().unwrap();
-        let target = directory.path().join("new/figures");
-        let displays = [
-            display(json!({ "text/plain": "<Figure>", "image/png": "aGVs\nbG8=" })),
-            display(json!({ "text/html": "<b>x</b>", "text/plain": "x" })),
-            display(json!({ "text/plain": "only text" })),
-            display(json!({ "image/png": "not base64!", "image/svg+xml": "<svg/>" })),
-        ];
-        let files = save(&target, &displays).unwrap();
-        let names: Vec<_> = files
-            .iter()
-            .map(|file| file.file_name().unwrap().to_str().unwrap())
-            .collect();
-        assert_eq!(names, ["display-1.png", "display-2.html", "display-4.svg"]);
-        assert_eq!(std::fs::read(&files[0]).unwrap(), b"hello");
-        assert_eq!(
-            displays.iter().map(describe).collect::<Vec<_>>(),
-            ["image/png", "text/html", "text/plain", "image/png"]
-        );
-    }
 
     #[test]
     fn code_that_is_too_long_or_no_text_is_refused() {
@@ -361,6 +287,7 @@ mod tests {
         assert!(read_bounded(&b"\xff"[..]).is_err());
         let missing = CodeArguments {
             code: None,
+            interactive: false,
             file: Some("/nonexistent/code.py".into()),
         };
         assert!(

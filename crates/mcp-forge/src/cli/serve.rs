@@ -1,8 +1,16 @@
 //! `mcp-forge serve`: an MCP server on standard input and output.
 
-use std::path::PathBuf;
+use std::{
+    fs::File,
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
 
-use crate::{config::Config, mcp};
+use crate::{
+    config::Config,
+    mcp,
+    servers::{Listening, ServerKind, Servers, ServersError},
+};
 
 use super::{CliError, Exit, service};
 
@@ -23,6 +31,13 @@ pub(super) struct ServeArguments {
     /// Serve over HTTP at this address instead (not available yet)
     #[arg(long, value_name = "ADDR")]
     http: Option<String>,
+    /// Serve commands such as `mcp-forge run --session` only, and leave when nobody needs it
+    ///
+    /// Such a server is started by those commands when none is there. It listens on a socket in the
+    /// data directory, as every server does, and leaves after server.background_idle without a
+    /// session and a client.
+    #[arg(long)]
+    background: bool,
     /// Socket of the container API, for the podman engine (kept, not used yet)
     #[arg(long, value_name = "PATH")]
     podman_socket: Option<PathBuf>,
@@ -37,6 +52,38 @@ pub(super) async fn run(arguments: ServeArguments, mut config: Config) -> Result
     if let Some(socket) = arguments.podman_socket {
         config.later.podman_socket = Some(socket);
     }
-    mcp::serve_stdio(service(config)?).await?;
+    if arguments.background {
+        return serve_background(config).await;
+    }
+    let service = service(config)?;
+    let listening = listen(service.config(), ServerKind::Client)
+        .inspect_err(|error| tracing::warn!("the command line cannot reach this server: {error}"))
+        .ok();
+    mcp::serve_stdio(service, listening).await?;
     Ok(Exit::Success)
+}
+
+async fn serve_background(config: Config) -> Result<Exit, CliError> {
+    // Away from the terminal: its signals and its end are not for this process. Where it leads a
+    // group already, whoever started it has seen to that.
+    let _ = rustix::process::setsid();
+    let service = service(config)?;
+    let listening = listen(service.config(), ServerKind::Background)?;
+    say_ready(&listening.path())?;
+    mcp::serve_background(service, listening).await?;
+    Ok(Exit::Success)
+}
+
+fn listen(config: &Config, kind: ServerKind) -> Result<Listening, ServersError> {
+    Servers::open(&config.data_dir)?.listen(kind)
+}
+
+/// Tells whoever started this server where it listens, and hangs up on them: they may wait for the
+/// end of its output, as a shell does.
+fn say_ready(socket: &Path) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "Listening at {}", socket.display())?;
+    out.flush()?;
+    let null = File::options().write(true).open("/dev/null")?;
+    Ok(rustix::stdio::dup2_stdout(null)?)
 }

@@ -19,16 +19,14 @@ fn help_texts() {
         if command.get_name() == "help" {
             continue;
         }
-        insta::assert_snapshot!(
-            format!("help_{}", command.get_name()),
-            command.render_long_help()
-        );
+        let name = command.get_name().to_owned();
+        insta::assert_snapshot!(format!("help_{name}"), command.render_long_help());
         for inner in command
             .get_subcommands_mut()
             .filter(|inner| inner.get_name() != "help")
         {
             insta::assert_snapshot!(
-                format!("help_{}", inner.get_name()),
+                format!("help_{name}_{}", inner.get_name()),
                 inner.render_long_help()
             );
         }

@@ -65,6 +65,7 @@ pub(super) fn build(
             Some("jupyter") => Backend::Jupyter,
             _ => Backend::Simple,
         },
+        background_idle: reader.duration("server.background_idle")?,
         sessions: sessions(reader)?,
         volumes: volumes(reader, &data_dir)?,
         later,

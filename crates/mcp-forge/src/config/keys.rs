@@ -66,6 +66,7 @@ pub(super) const KEYS: &[Key] = &[
     key("server.host", Kind::Text, "localhost", "Address of the HTTP service."),
     key("server.port", Kind::Integer(1, 65_535), "3000", "Port of the HTTP service."),
     key("server.podman_socket", Kind::Path, "", "Socket of the container API, for the podman engine."),
+    key("server.background_idle", PERIOD, "300", "A server that the command line started ends after so long without a session and a client."),
     key("execution.default_backend", Kind::Choice(&["simple", "jupyter"]), "simple", "Backend of a request that names none: `simple` is a fresh sandbox, `jupyter` a session."),
     key("execution.default_timeout", TIMEOUT, "300", "Wall-clock time of a turn that names none."),
     key("execution.max_timeout", TIMEOUT, "1800", "The most a request may ask for."),

@@ -53,6 +53,8 @@ pub struct Config {
     pub upstreams: BTreeMap<String, Upstream>,
     /// How a request runs that names neither backend nor session.
     pub default_backend: Backend,
+    /// Without a session and a client for so long, a background server ends. Default 5 min.
+    pub background_idle: Duration,
     /// Sessions.
     pub sessions: SessionsConfig,
     /// What sessions keep on the host, and what may be copied into them.

@@ -4,6 +4,7 @@
 //! of 2026-07-28, which do not; `rmcp` tells them apart. Standard output carries only protocol.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -12,37 +13,43 @@ use std::{
 };
 
 use rmcp::{
-    ErrorData, RoleServer, ServerHandler, ServiceExt,
+    ErrorData, RoleServer, ServerHandler,
     model::{
-        CallToolRequestParams, CallToolResponse, CallToolResult, CustomRequest, CustomResult,
-        ErrorCode, Implementation, ListResourceTemplatesResult, ListResourcesResult,
+        CallToolRequestParams, CallToolResponse, CallToolResult, CustomNotification, CustomRequest,
+        CustomResult, ErrorCode, Implementation, ListResourceTemplatesResult, ListResourcesResult,
         ListToolsResult, PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams,
         ReadResourceResponse, ResourceUpdatedNotificationParam, ServerCapabilities, ServerConfig,
         SubscribeRequestParams, SubscriptionFilter, UnsubscribeRequestParams,
     },
-    service::{RequestContext, ServerInitializeError, SubscriptionContext},
+    service::{NotificationContext, RequestContext, SubscriptionContext},
 };
 use serde_json::Value;
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    signal::unix::{SignalKind, signal},
-};
 use tokio_util::sync::CancellationToken;
 
+pub(crate) mod client;
+mod console;
+mod listen;
 mod progress;
 pub(crate) mod render;
 mod resources;
+mod serve;
 mod sessions;
 mod subscriptions;
 mod tool;
 mod transport;
 
+pub use client::ClientError;
+pub(crate) use serve::{Door, serve_client};
+pub use serve::{ServeError, serve, serve_background, serve_stdio};
 pub use transport::MAX_LINE_BYTES;
 
 use crate::{
-    service::{ExecuteRequest, ExecuteResponse, Service, ServiceError},
+    names::Principal,
+    service::{ExecuteRequest, Service, ServiceError},
     text::clipped,
+    turn::Observer,
 };
+use console::{Pieces, Running};
 use progress::NewestLine;
 use subscriptions::Subscribed;
 
@@ -58,87 +65,13 @@ The resource mcp://forge/tools/available lists the tools that code can call, mcp
 describes one, and mcp://forge/environment/info lists the installed packages. For work in several steps pass a \
 session_id; document_state writes down where it stands, and mcp://forge/sessions/{session_id}/state shows it.";
 
-/// Serving ended otherwise than by the client's goodbye. Everything that ran has been ended.
-#[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    /// The client's first message was none that MCP begins with.
-    #[error("the client did not begin as an MCP client does: {0}")]
-    Handshake(Box<ServerInitializeError>),
-    /// The signals that end the server could not be watched.
-    #[error("signals cannot be watched: {0}")]
-    Signals(#[from] std::io::Error),
-    /// The task that serves the connection failed.
-    #[error("serving the connection failed: {0}")]
-    Task(#[from] tokio::task::JoinError),
-}
-
-/// Serves one client on standard input and output until it hangs up or a signal ends the server.
-/// By then every turn is killed and every upstream stopped.
-///
-/// # Errors
-///
-/// [`ServeError`].
-pub async fn serve_stdio(service: Arc<Service>) -> Result<(), ServeError> {
-    let (reader, writer) = rmcp::transport::io::stdio_pipes();
-    let stop = CancellationToken::new();
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let watched = stop.clone();
-    let watcher = tokio::spawn(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        watched.cancel();
-    });
-    let served = serve(service, reader, writer, stop).await;
-    watcher.abort();
-    served
-}
-
-/// Serves one client on any pair of byte streams until it hangs up or `stop` is cancelled.
-///
-/// # Errors
-///
-/// [`ServeError`].
-pub async fn serve(
-    service: Arc<Service>,
-    reader: impl AsyncRead + Send + Unpin + 'static,
-    writer: impl AsyncWrite + Send + Unpin + 'static,
-    stop: CancellationToken,
-) -> Result<(), ServeError> {
-    service.start();
-    let client = Client {
-        service: Arc::clone(&service),
-        gone: stop.clone(),
-        announcing: AtomicBool::new(false),
-        subscribed: Arc::default(),
-        telling: AtomicBool::new(false),
-    };
-    // The client's end cancels `stop`, and that cancels every request that still runs: nobody
-    // waits for their answers.
-    let lines = transport::Lines::new(reader, writer, stop.clone());
-    let served = match Box::pin(client.serve_with_ct(lines, stop.clone())).await {
-        Ok(running) => running
-            .waiting()
-            .await
-            .map(|_| ())
-            .map_err(ServeError::from),
-        // A client that leaves before it began, or a signal: nothing was served, nothing is wrong.
-        Err(ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::Cancelled) => {
-            Ok(())
-        }
-        Err(error) => Err(ServeError::Handshake(Box::new(error))),
-    };
-    stop.cancel();
-    service.shutdown().await;
-    served
-}
-
 /// The other end of one connection.
 #[derive(Debug)]
 struct Client {
     service: Arc<Service>,
+    door: Door,
+    /// Its turns that can be interrupted.
+    running: Running,
     /// Cancelled when the client hung up.
     gone: CancellationToken,
     /// Whether the client will be told once the tools are known.
@@ -150,12 +83,16 @@ struct Client {
 
 impl ServerHandler for Client {
     fn get_info(&self) -> ServerConfig {
-        let capabilities = ServerCapabilities::builder()
+        let mut capabilities = ServerCapabilities::builder()
             .enable_tools()
             .enable_tool_list_changed()
             .enable_resources()
             .enable_resources_subscribe()
             .build();
+        if self.door == Door::Socket {
+            let console = (console::CONSOLE.to_owned(), console::capability());
+            capabilities.experimental = Some(BTreeMap::from_iter([console]));
+        }
         ServerConfig::new(capabilities)
             .with_server_info(
                 Implementation::new("mcp-forge", env!("CARGO_PKG_VERSION"))
@@ -257,28 +194,23 @@ impl ServerHandler for Client {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let arguments = request.arguments.unwrap_or_default();
-        if request.name != tool::EXECUTE_PYTHON {
-            let name = request.name;
-            let called = tokio::select! {
-                called = sessions::call(&self.service, &name, arguments) => called,
-                () = context.ct.cancelled() => Some(render::refuse(&"the call was cancelled")),
-            };
-            return called.map(CallToolResponse::from).ok_or_else(|| {
-                let message = format!(
-                    "Unknown tool `{}`; this server has `{}`, `{}`.",
-                    clipped(&name),
-                    tool::EXECUTE_PYTHON,
-                    sessions::NAMES.join("`, `")
-                );
-                ErrorData::invalid_params(message, None)
-            });
-        }
-        let answered = match ExecuteRequest::from_json(arguments) {
-            Ok(request) => self.execute(request, context).await,
-            Err(error) => Some(Err(error)),
+        let is_console = self.door == Door::Socket && console::is_asked_for(&context.meta);
+        let called = if request.name == tool::EXECUTE_PYTHON {
+            match ExecuteRequest::from_json(arguments) {
+                Ok(request) if is_console => self.execute_for_console(request, context).await,
+                Ok(request) => self.execute(request, context).await,
+                Err(error) => Some(Err(error)),
+            }
+        } else {
+            let called = sessions::call(&self.service, &request.name, arguments);
+            tokio::select! {
+                called = called => Some(called.ok_or_else(|| unknown_tool(&request.name))?),
+                () = context.ct.cancelled() => None,
+            }
         };
-        let result: CallToolResult = match answered {
-            Some(Ok(response)) => render::render(response),
+        let result = match called {
+            Some(Ok(result)) => result,
+            Some(Err(error)) if is_console => console::refusal(&error),
             Some(Err(error)) => render::refuse(&error),
             None => render::refuse(&"the call was cancelled"),
         };
@@ -314,6 +246,16 @@ impl ServerHandler for Client {
         }
     }
 
+    async fn on_custom_notification(
+        &self,
+        notification: CustomNotification,
+        _: NotificationContext<RoleServer>,
+    ) {
+        if notification.method == console::INTERRUPT {
+            self.running.interrupt(notification.params.as_ref());
+        }
+    }
+
     /// Reached by methods that nobody knows, and by known ones whose parameters have a wrong shape.
     async fn on_custom_request(
         &self,
@@ -325,6 +267,18 @@ impl ServerHandler for Client {
 }
 
 impl Client {
+    fn new(service: Arc<Service>, door: Door, gone: CancellationToken) -> Self {
+        Self {
+            service,
+            door,
+            running: Running::default(),
+            gone,
+            announcing: AtomicBool::new(false),
+            subscribed: Arc::default(),
+            telling: AtomicBool::new(false),
+        }
+    }
+
     /// Tells the client when the upstreams are up, so that it lists their tools again. From
     /// 2026-07-28 on a client asks for this itself, with `subscriptions/listen`.
     fn announce_later(&self, context: &RequestContext<RoleServer>) {
@@ -377,7 +331,7 @@ impl Client {
         &self,
         request: ExecuteRequest,
         context: RequestContext<RoleServer>,
-    ) -> Option<Result<ExecuteResponse, ServiceError>> {
+    ) -> Option<Result<CallToolResult, ServiceError>> {
         let (mut observer, newest) = NewestLine::new();
         let work = Box::pin(self.service.execute(request, &mut observer));
         let told = async {
@@ -387,10 +341,42 @@ impl Client {
             }
         };
         tokio::select! {
-            ended = told => Some(ended),
+            ended = told => Some(ended.map(render::render)),
             () = context.ct.cancelled() => None,
         }
     }
+
+    /// As [`Self::execute`], with all output as it comes, and interrupts.
+    async fn execute_for_console(
+        &self,
+        request: ExecuteRequest,
+        context: RequestContext<RoleServer>,
+    ) -> Option<Result<CallToolResult, ServiceError>> {
+        let (mut observer, pieces) = Pieces::new();
+        let running = self.running.begin(&context.id);
+        let interrupt = running.interrupt.clone();
+        let work = Box::pin(async move {
+            let me = Principal::local();
+            let interruptible = (&mut observer as &mut dyn Observer, interrupt);
+            self.service
+                .execute_interruptible(&me, request, interruptible)
+                .await
+        });
+        tokio::select! {
+            ended = console::stream(&context.peer, &context.id, pieces, work) => Some(ended.map(console::answer)),
+            () = context.ct.cancelled() => None,
+        }
+    }
+}
+
+fn unknown_tool(name: &str) -> ErrorData {
+    let message = format!(
+        "Unknown tool `{}`; this server has `{}`, `{}`.",
+        clipped(name),
+        tool::EXECUTE_PYTHON,
+        sessions::NAMES.join("`, `")
+    );
+    ErrorData::invalid_params(message, None)
 }
 
 fn explain_shape(request: &CustomRequest) -> ErrorData {

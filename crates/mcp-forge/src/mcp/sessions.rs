@@ -7,10 +7,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::{
-    render::refuse,
-    tool::{Direction, schema_of},
-};
+use super::tool::{Direction, schema_of};
 use crate::{
     names::Principal,
     service::{DocumentRequest, DocumentResponse, ForkResponse, Service, ServiceError},
@@ -102,7 +99,7 @@ pub(super) async fn call(
     service: &Service,
     name: &str,
     arguments: Map<String, Value>,
-) -> Option<CallToolResult> {
+) -> Option<Result<CallToolResult, ServiceError>> {
     let answered = match name {
         DOCUMENT => document(service, arguments).await,
         LIST => list(service)
@@ -112,14 +109,11 @@ pub(super) async fn call(
         FORK => fork(service, arguments).await,
         _ => return None,
     };
-    Some(match answered {
-        Ok((text, structured)) => {
-            let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
-            result.structured_content = Some(structured);
-            result
-        }
-        Err(error) => refuse(&error),
-    })
+    Some(answered.map(|(text, structured)| {
+        let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
+        result.structured_content = Some(structured);
+        result
+    }))
 }
 
 /// The sessions of whoever is at the other end.

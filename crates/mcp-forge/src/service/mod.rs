@@ -9,7 +9,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::OnceCell;
-use tokio_util::task::TaskTracker;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 mod imports;
 mod request;
@@ -112,6 +112,29 @@ pub enum ServiceError {
     Environment(String),
 }
 
+impl ServiceError {
+    /// Whether the caller can mend it: the same request would be refused again.
+    pub fn is_callers(&self) -> bool {
+        match self {
+            Self::Rejected { .. }
+            | Self::Forbidden { .. }
+            | Self::NotAvailableYet { .. }
+            | Self::UnknownTool(_)
+            | Self::Grant(GrantError::Unknown { .. }) => true,
+            Self::Session(error) => error.is_callers(),
+            _ => false,
+        }
+    }
+
+    /// The process that runs the session, if that is why this one refused.
+    pub fn elsewhere(&self) -> Option<i64> {
+        match self {
+            Self::Session(SessionError::Elsewhere { pid, .. }) => Some(*pid),
+            _ => None,
+        }
+    }
+}
+
 impl Service {
     /// Puts the application together. Starts nothing.
     pub fn new(
@@ -189,6 +212,22 @@ impl Service {
         request: ExecuteRequest,
         observer: &mut dyn Observer,
     ) -> Result<ExecuteResponse, ServiceError> {
+        self.execute_interruptible(principal, request, (observer, CancellationToken::new()))
+            .await
+    }
+
+    /// As [`Self::execute_for`]; cancelling the token interrupts a session's turn, as dropping the
+    /// future does, and the answer says how it ended. Other turns are ended by dropping only.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::execute`].
+    pub async fn execute_interruptible(
+        &self,
+        principal: &Principal,
+        request: ExecuteRequest,
+        (observer, interrupt): (&mut dyn Observer, CancellationToken),
+    ) -> Result<ExecuteResponse, ServiceError> {
         let checked = match request::check(request, &self.config) {
             Ok(checked) => checked,
             Err(refusal) => {
@@ -209,7 +248,8 @@ impl Service {
                     principal: principal.clone(),
                     id: session.id.clone(),
                 };
-                self.run_in_session(&id, &checked, (&name, session), observer)
+                let interruptible = (observer, interrupt);
+                self.run_in_session(&id, &checked, (&name, session), interruptible)
                     .await
             }
         };

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     AuditedTools, ExecuteResponse, Service, ServiceError,
@@ -135,7 +136,7 @@ impl Service {
         id: &str,
         checked: &Checked,
         (name, session): (&SessionName, &CheckedSession),
-        observer: &mut dyn Observer,
+        (observer, interrupt): (&mut dyn Observer, CancellationToken),
     ) -> Result<ExecuteResponse, ServiceError> {
         let grant = Arc::new(self.bridge.grant(&checked.tools).await?);
         let (granted, stubs) = (grant.names(), grant.stubs());
@@ -151,6 +152,7 @@ impl Service {
             limits: checked.limits.clone(),
             has_own_limits: session.has_own_limits,
             volumes: session.volumes.clone(),
+            interrupt,
         };
         let answer = Box::pin(self.sessions.turn(name, turn, observer)).await?;
         let mut response = match answer {
@@ -295,6 +297,11 @@ impl Service {
     ) -> Result<FileContent, ServiceError> {
         let name = named(principal, parse_session_id(session_id)?);
         Ok(self.sessions.file(&name, path).await?)
+    }
+
+    /// How many sessions have an interpreter in this process.
+    pub fn live_sessions(&self) -> usize {
+        self.sessions.live()
     }
 
     /// Hears of changes to sessions from now on, everybody's: the listener chooses.

@@ -63,6 +63,9 @@ pub enum SessionError {
         /// Why.
         reason: String,
     },
+    /// The caller interrupted the call while it waited for others.
+    #[error("the call was interrupted before its code ran; session `{0}` goes on")]
+    Interrupted(SessionId),
     /// No sandbox could be started.
     #[error(transparent)]
     Launch(#[from] LaunchError),
@@ -108,4 +111,20 @@ pub enum SessionError {
     /// The kernel gave no random bytes for a name.
     #[error("no random bytes from the kernel: {0}")]
     Random(#[from] rustix::io::Errno),
+}
+
+impl SessionError {
+    /// Whether the caller can mend it: the same call would be refused again.
+    pub fn is_callers(&self) -> bool {
+        matches!(
+            self,
+            Self::Unknown(_)
+                | Self::Exists(_)
+                | Self::NotLive(_)
+                | Self::LimitsFixed(_)
+                | Self::Documentation(_)
+                | Self::NotForkable { .. }
+                | Self::NoFile { .. }
+        )
+    }
 }

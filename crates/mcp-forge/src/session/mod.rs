@@ -75,6 +75,8 @@ pub struct SessionTurn {
     pub has_own_limits: bool,
     /// Copied into the session before the turn, each once in a generation.
     pub volumes: Vec<Volume>,
+    /// Cancelled to interrupt the turn and still hear how it ended.
+    pub interrupt: CancellationToken,
 }
 
 impl std::fmt::Debug for SessionTurn {
@@ -175,7 +177,8 @@ impl Sessions {
     ) -> Result<Answer, SessionError> {
         let (output, mut pieces) = mpsc::unbounded_channel();
         let (reply, mut answer) = oneshot::channel();
-        let cancelled = CancellationToken::new();
+        let interrupt = turn.interrupt.clone();
+        let cancelled = interrupt.child_token();
         let _dropped = cancelled.clone().drop_guard();
         let job = Job {
             turn,
@@ -190,10 +193,14 @@ impl Sessions {
             tokio::select! {
                 biased;
                 Some((stream, text)) = pieces.recv() => observer.output(stream, &text),
-                answered = &mut answer => return answered.unwrap_or_else(|_| Err(SessionError::Ended {
-                    id: name.id.clone(),
-                    reason: "the server's task for it failed".to_owned(),
-                })),
+                answered = &mut answer => return answered.unwrap_or_else(|_| {
+                    let id = name.id.clone();
+                    if interrupt.is_cancelled() {
+                        return Err(SessionError::Interrupted(id));
+                    }
+                    let reason = "the server's task for it failed".to_owned();
+                    Err(SessionError::Ended { id, reason })
+                }),
             }
         }
     }
@@ -400,6 +407,11 @@ impl Sessions {
             .collect();
         expiring.sort_by_key(|expiring| expiring.after);
         expiring
+    }
+
+    /// How many live in this process.
+    pub fn live(&self) -> usize {
+        self.inner.live().len()
     }
 
     /// Hears of changes from now on.

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::known::Known;
@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// A session as a reply to a turn in it shows it.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SessionView {
     /// Counts the interpreters that the session has had: a new number means that variables are gone.
     pub generation: u64,

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Captured, Display, Stream, json_size, output::Keep};
 use crate::runner::{
@@ -24,7 +24,7 @@ const DISPLAYS: usize = 20;
 const REFUSALS: usize = 1000;
 
 /// What threads and child processes of earlier turns wrote while no turn of theirs ran.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BetweenTurns {
     /// To standard output.
     pub stdout: String,

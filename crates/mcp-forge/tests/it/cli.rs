@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Map, Value, json};
 
 #[expect(clippy::disallowed_methods, reason = "the binary under test")]
-fn command(data_dir: &Path, arguments: &[&str]) -> Command {
+pub(crate) fn command(data_dir: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(crate::sandbox::binary());
     command
         .env_clear()
@@ -25,11 +25,11 @@ fn command(data_dir: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-fn run(data_dir: &Path, arguments: &[&str]) -> Output {
+pub(crate) fn run(data_dir: &Path, arguments: &[&str]) -> Output {
     command(data_dir, arguments).output().unwrap()
 }
 
-fn said(output: &Output) -> (Option<i32>, String, String) {
+pub(crate) fn said(output: &Output) -> (Option<i32>, String, String) {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     (
         output.status.code(),
@@ -238,7 +238,6 @@ fn run_streams_prints_the_result_last_and_exits_as_the_code_ended() {
         ("import os; os._exit(3)", &[], 1, "", "Crashed"),
         ("while True: pass", &["--timeout", "1"], 124, "", "TimedOut"),
         ("x = bytearray(3 << 30)", &[], 137, "", "OutOfMemory"),
-        ("1", &["--session", "a"], 2, "", "not available yet"),
         ("1", &["--env", "a"], 2, "", "not available yet"),
         ("1", &["--tools", "nope"], 2, "", "nope"),
         ("1", &["--timeout", "99999"], 2, "", "maximum of 1800"),

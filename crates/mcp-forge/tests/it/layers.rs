@@ -14,7 +14,7 @@ const ROWS: [&[&str]; 9] = [
     &["service"],
     &["session"],
     &["bridge", "turn"],
-    &["runner", "engine", "audit", "store"],
+    &["runner", "engine", "audit", "store", "servers"],
     &["config"],
     &["limits", "text", "names"],
 ];

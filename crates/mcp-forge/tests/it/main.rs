@@ -9,12 +9,14 @@
 mod fake;
 mod sandbox;
 
+mod background;
 mod bridge;
 mod cli;
 mod escape;
 mod layers;
 mod mcp;
 mod outcomes;
+mod prompt;
 mod real_python;
 mod service;
 mod sessions;

@@ -20,7 +20,7 @@ use crate::{
 
 use super::{
     CliError, Exit, Signals, end_upstreams,
-    run::exit_of,
+    output::exit_of,
     service,
     terminal::{Screen, print_json},
 };
@@ -97,7 +97,7 @@ pub(super) async fn run(
     if arguments.json {
         print_json(&response)?;
     }
-    Ok(exit_of(&response))
+    Ok(exit_of(&response.outcome))
 }
 
 /// A demo with its data in place.
