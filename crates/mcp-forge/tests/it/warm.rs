@@ -279,14 +279,14 @@ async fn wait_until_no_keeper_is_left(place: &Path) {
     }
 }
 
-fn kill(pid: u32) {
+pub(crate) fn kill(pid: u32) {
     let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
     // One that died with another is as good as killed.
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
 }
 
 /// The prepared interpreters below the keepers of this place.
-fn zygotes(place: &Path) -> Vec<u32> {
+pub(crate) fn zygotes(place: &Path) -> Vec<u32> {
     let families = keepers(place);
     let inits = families.iter().flat_map(|keeper| children(*keeper));
     let inits = inits.filter(|init| families.contains(init));
@@ -294,7 +294,7 @@ fn zygotes(place: &Path) -> Vec<u32> {
 }
 
 /// Keepers, and their zygotes' inits, that were started by the name of the program in this place.
-fn keepers(place: &Path) -> Vec<u32> {
+pub(crate) fn keepers(place: &Path) -> Vec<u32> {
     let name = place.to_string_lossy();
     let processes = fs::read_dir("/proc").unwrap().flatten();
     processes
