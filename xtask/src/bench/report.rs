@@ -90,6 +90,9 @@ fn write_targets(page: &mut String, results: &Results) -> std::fmt::Result {
 }
 
 fn write_cells(page: &mut String, results: &Results, workload: &str) -> std::fmt::Result {
+    if !results.cells.iter().any(|cell| cell.workload == workload) {
+        return Ok(());
+    }
     writeln!(
         page,
         "| | p50 | p99 | runs | times `true` | bubblewrap takes |\n| --- | ---: | ---: | ---: | ---: | ---: |"

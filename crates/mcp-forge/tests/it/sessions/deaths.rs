@@ -50,7 +50,7 @@ impl Warm {
 
     /// The turn's answer names the loss, the next call is told and does not run, the one after it has
     /// a fresh interpreter with the session's files.
-    async fn is_lost_and_told(
+    async fn see_it_lost_and_told(
         self,
         turn: JoinHandle<Result<ExecuteResponse, ServiceError>>,
     ) -> String {
@@ -93,7 +93,7 @@ async fn a_killed_keeper_is_a_loss_that_is_told_once() {
         .collect();
     assert_eq!(outer.len(), 2, "of the bare tier, and of sessions");
     outer.into_iter().for_each(kill);
-    let reason = warm.is_lost_and_told(turn).await;
+    let reason = warm.see_it_lost_and_told(turn).await;
     assert!(reason.contains("lost"), "{reason}");
 }
 
@@ -117,7 +117,7 @@ async fn a_killed_interpreter_is_a_loss_that_is_told_once() {
         panic!("{named:?}")
     };
     kill(interpreter);
-    let reason = warm.is_lost_and_told(turn).await;
+    let reason = warm.see_it_lost_and_told(turn).await;
     assert_eq!(reason, "the interpreter was ended by signal 9");
 }
 

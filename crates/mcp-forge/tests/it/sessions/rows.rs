@@ -2,7 +2,7 @@
 
 /// One line.
 struct Row {
-    row: &'static str,
+    id: &'static str,
     tried: &'static str,
     must: &'static str,
     /// Module and function of each test: of `sessions/` beside this file, or of `runner/tests/`.
@@ -13,13 +13,13 @@ struct Row {
 const BEHAVIOUR: &str = "none: behaviour, not a layer";
 
 const fn row(
-    row: &'static str,
+    id: &'static str,
     tried: &'static str,
     must: &'static str,
     tests: &'static [&'static str],
 ) -> Row {
     Row {
-        row,
+        id,
         tried,
         must,
         tests,
@@ -186,7 +186,7 @@ pub(crate) fn rows() -> impl Iterator<Item = String> {
         let tests: Vec<String> = row.tests.iter().map(|test| format!("`{test}`")).collect();
         format!(
             "| {} | {} | {} | {} | {} |",
-            row.row,
+            row.id,
             row.tried,
             row.must,
             tests.join(", "),
