@@ -52,6 +52,7 @@ def serve(channel) -> None:
     """Serves a session on the connection of `channel` until it closes. Does not return."""
     shell = prepared.pop() if prepared else make_shell()
     session = Session(SessionChannel(channel.fd), shell)
+    originals.settle()  # an interrupt may come before the first turn has begun
     session.answer({"type": "session_started", "shell": shell.name})
     session.serve()
 

@@ -233,6 +233,12 @@ class Interrupts(SessionCase):
         self.assertEqual(self.runner.inspect()["threads"], [])
         self.assertEqual(self.value("5"), 5)
 
+    def test_before_the_first_turn_it_means_nothing(self):
+        for _ in range(5):
+            self.runner.interrupt()
+        self.assertIn(self.execute("5").get("result"), (5, None))
+        self.assertEqual(self.value("6"), 6)
+
     def test_a_storm_loses_no_frame(self):
         self.execute("kept = 5")
         for _ in range(15):

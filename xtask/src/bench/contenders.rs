@@ -6,7 +6,7 @@ use super::{
     programs::{Driver, McpRows, McpServer, OneShot, Sampler, SocketFloor},
     tools::{self, IMAGE_NAME, Tools, program},
     watchdog::Watchdog,
-    workloads::Workload,
+    workloads::{SESSION_CONTENDER, Workload},
 };
 use crate::{process::is_root, workspace::Workspace};
 
@@ -105,6 +105,20 @@ pub(crate) fn all() -> Vec<Contender> {
             "mcp-forge, `warm.enabled: false`",
             tools::python,
             |tools, start| turns("forge-cold", "cold", tools, start),
+            &[],
+        ),
+        contender(
+            "forge-empty",
+            "mcp-forge, no sandbox waits: `warm.ready: 0`",
+            tools::python,
+            |tools, start| turns("forge-empty", "empty", tools, start),
+            &[(ALL_BUT_ONE, "as `forge`, but for the fork")],
+        ),
+        contender(
+            SESSION_CONTENDER,
+            "**mcp-forge**, a session",
+            tools::python,
+            |tools, start| turns(SESSION_CONTENDER, "session", tools, start),
             &[],
         ),
         contender(

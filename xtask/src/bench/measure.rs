@@ -188,13 +188,18 @@ pub(crate) fn paced(
     summarise(entrant.name, 0, times, failed, seconds)
 }
 
-/// Many sandboxes that live at the same time.
+/// Many sandboxes (`alive`) or sessions (`sessions`) that live at the same time.
 ///
 /// # Errors
 ///
 /// The contender cannot.
-pub(crate) fn alive(entrant: &mut Entrant, count: u64, seconds: u64) -> anyhow::Result<Alive> {
-    let request = json!({"op": "alive", "count": count, "seconds": seconds});
+pub(crate) fn alive(
+    entrant: &mut Entrant,
+    what: &str,
+    count: u64,
+    seconds: u64,
+) -> anyhow::Result<Alive> {
+    let request = json!({"op": what, "count": count, "seconds": seconds});
     let answer = entrant
         .sampler
         .ask(&request, Duration::from_secs(2 * seconds + 300))?;

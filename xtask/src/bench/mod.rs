@@ -28,16 +28,17 @@ mod workloads;
 
 use contenders::{Contender, Start};
 use measure::{Entrant, Rounds};
-use results::{Cell, ContenderRow, Results, WorkloadRow};
+use results::{Alive, Cell, ContenderRow, Pair, Results, WorkloadRow};
 use tools::Tools;
 use watchdog::Watchdog;
-use workloads::Workload;
+use workloads::{SESSION_CONTENDER, SESSION_GROUP, Workload};
 
 use crate::{process::command, workspace::Workspace};
 
 /// Sustained load and living sandboxes, on the command line.
 const LOAD: &str = "load";
 const ALIVE: &str = "alive";
+const SESSIONS: &str = "session-alive";
 
 /// Turns whose stages are timed.
 const STAGED_TURNS: u32 = 200;
@@ -50,6 +51,15 @@ const CLIENTS: [u32; 3] = [1, 8, 64];
 
 /// Contenders that the sustained load is put on.
 const LOADED: [&str; 3] = ["forge", "forge-cold", "bubblewrap"];
+
+/// At a workload, one contender and another that a target holds against it.
+const PAIRS: [(&str, &str, &str); 5] = [
+    ("one", "forge", "forge-empty"),
+    ("session-start", SESSION_CONTENDER, "jupyter"),
+    ("session-turn", SESSION_CONTENDER, "jupyter-warm"),
+    ("session-print", SESSION_CONTENDER, "jupyter-warm"),
+    ("session-lines", SESSION_CONTENDER, "jupyter-warm"),
+];
 
 /// Tool calls without a sandbox, for a tool's own time.
 const DIRECT_CALLS: u32 = 1000;
@@ -148,11 +158,13 @@ impl Bench<'_> {
             contenders: Vec::new(),
             workloads: Vec::new(),
             cells: Vec::new(),
+            pairs: Vec::new(),
             loads: Vec::new(),
             half_rate: None,
             alive: None,
             stages: None,
             soak: None,
+            sessions: None,
             direct_tool_call_us: None,
             mcp_above_ping_us: None,
             targets: Vec::new(),
@@ -166,7 +178,7 @@ impl Bench<'_> {
         results.notes.extend(self.options.note.clone());
         let mut entrants = self.open(chosen, workspace, log, &mut results);
         for workload in workloads::all() {
-            if wanted(&self.options.workloads, workload.name) {
+            if is_wanted_workload(&self.options.workloads, workload.name) {
                 self.rounds(chosen, &mut entrants, &workload, &mut results);
             }
         }
@@ -178,7 +190,20 @@ impl Bench<'_> {
             self.load(&mut entrants, &mut results)?;
         }
         if wanted(&self.options.workloads, ALIVE) {
-            self.alive(&mut entrants, &mut results);
+            let size = if self.options.quick {
+                (200, 20)
+            } else {
+                (1000, 120)
+            };
+            results.alive = self.alive(&mut entrants, "forge", "alive", size);
+        }
+        if is_wanted_workload(&self.options.workloads, SESSIONS) {
+            let size = if self.options.quick {
+                (20, 120)
+            } else {
+                (200, 600)
+            };
+            results.sessions = self.alive(&mut entrants, SESSION_CONTENDER, "sessions", size);
         }
         results.targets = targets::judge(&results);
         Ok(results)
@@ -245,11 +270,12 @@ impl Bench<'_> {
         let mut missing: Vec<(&'static str, String)> = entrants
             .iter()
             .filter_map(|entrant| Some((entrant.name, refusal(entrant.name)?.to_owned())))
-            .filter(|(name, _)| !matches!(*name, "true" | "socket"))
+            .filter(|(name, _)| !matches!(*name, "true" | "socket" | "forge-empty"))
+            .filter(|(name, _)| workload.is_for(name))
             .collect();
         let mut able: Vec<&mut Entrant> = entrants
             .iter_mut()
-            .filter(|entrant| refusal(entrant.name).is_none())
+            .filter(|entrant| workload.is_for(entrant.name) && refusal(entrant.name).is_none())
             .collect();
         let budget = Duration::from_secs(if self.options.quick {
             workload.seconds / 5
@@ -264,6 +290,7 @@ impl Bench<'_> {
         for name in names.chain([contenders::PING.0]) {
             results.cells.extend(cell(&rounds, workload, name));
         }
+        results.pairs.extend(pairs(&rounds, workload));
         if workload.name == "one" {
             results.mcp_above_ping_us = rounds
                 .rows
@@ -305,17 +332,21 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn alive(&self, entrants: &mut [Entrant], results: &mut Results) {
-        let (count, seconds) = if self.options.quick {
-            (200, 20)
-        } else {
-            (1000, 120)
-        };
-        if let Some(forge) = entrant(entrants, "forge") {
-            self.say(&format!("alive   {count} sandboxes"));
-            match measure::alive(forge, count, seconds) {
-                Ok(alive) => results.alive = Some(alive),
-                Err(error) => self.say(&format!("missing forge: {error:#}")),
+    /// Has so many live, and gives them so many seconds to start.
+    fn alive(
+        &self,
+        entrants: &mut [Entrant],
+        name: &str,
+        what: &str,
+        (count, seconds): (u64, u64),
+    ) -> Option<Alive> {
+        let forge = entrant(entrants, name)?;
+        self.say(&format!("alive   {count} of {name}"));
+        match measure::alive(forge, what, count, seconds) {
+            Ok(alive) => Some(alive),
+            Err(error) => {
+                self.say(&format!("missing {name}: {error:#}"));
+                None
             }
         }
     }
@@ -341,6 +372,25 @@ fn cell(rounds: &Rounds, workload: &Workload, contender: &'static str) -> Option
     })
 }
 
+/// What the rounds say of those that targets hold against each other.
+fn pairs(rounds: &Rounds, workload: &Workload) -> Vec<Pair> {
+    let here = PAIRS.iter().filter(|(at, ..)| *at == workload.name);
+    here.filter_map(|&(_, contender, other)| {
+        let this = rounds.rows.get(contender)?;
+        let other_takes = rounds
+            .rows
+            .get(other)?
+            .paired(this, |other, this| other / this)?;
+        Some(Pair {
+            workload: workload.name,
+            contender,
+            other,
+            other_takes,
+        })
+    })
+    .collect()
+}
+
 fn entrant<'a>(entrants: &'a mut [Entrant], name: &str) -> Option<&'a mut Entrant> {
     entrants.iter_mut().find(|entrant| entrant.name == name)
 }
@@ -356,11 +406,17 @@ fn wanted(names: &[String], name: &str) -> bool {
     names.is_empty() || names.iter().any(|wanted| wanted == name)
 }
 
+/// As [`wanted`], but one name stands for all workloads of sessions.
+fn is_wanted_workload(names: &[String], name: &str) -> bool {
+    let is_session = name.starts_with(&format!("{SESSION_GROUP}-"));
+    wanted(names, name) || is_session && names.iter().any(|wanted| wanted == SESSION_GROUP)
+}
+
 fn check_names(options: &Options) -> anyhow::Result<()> {
     let known: Vec<_> = contenders::all().iter().map(|it| it.name).collect();
     check_among("contender", &options.contenders, &known)?;
     let mut known: Vec<_> = workloads::all().iter().map(|it| it.name).collect();
-    known.extend([LOAD, ALIVE]);
+    known.extend([LOAD, ALIVE, SESSIONS, SESSION_GROUP]);
     check_among("workload", &options.workloads, &known)
 }
 
@@ -385,6 +441,8 @@ fn list() {
     }
     println!("  {LOAD:<15} `1+1` in fresh sandboxes, 1, 8 and 64 clients");
     println!("  {ALIVE:<15} 1,000 sandboxes alive at once (--quick: 200)");
+    println!("  {SESSIONS:<15} 200 sessions with pandas alive at once (--quick: 20)");
+    println!("  {SESSION_GROUP:<15} all whose name begins so");
 }
 
 #[cfg(test)]
@@ -406,5 +464,23 @@ mod tests {
     fn no_names_mean_all() {
         assert!(wanted(&[], "one"));
         assert!(!wanted(&["pandas".to_owned()], "one"));
+    }
+
+    #[test]
+    fn a_group_is_all_workloads_of_sessions_and_no_other() {
+        let group = [SESSION_GROUP.to_owned()];
+        assert!(is_wanted_workload(&group, "session-start"));
+        assert!(is_wanted_workload(&group, SESSIONS));
+        assert!(!is_wanted_workload(&group, "one"));
+        assert!(!is_wanted_workload(&["one".to_owned()], "session-start"));
+    }
+
+    #[test]
+    fn pairs_take_part_in_their_workload() {
+        for (at, contender, other) in PAIRS {
+            let all = workloads::all();
+            let workload = all.iter().find(|workload| workload.name == at).unwrap();
+            assert!(workload.is_for(contender) && workload.is_for(other), "{at}");
+        }
     }
 }

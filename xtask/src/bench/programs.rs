@@ -232,9 +232,20 @@ impl Driver {
 
 impl Sampler for Driver {
     fn sample(&mut self, workload: &Workload) -> anyhow::Result<Sample> {
-        let request = json!({"op": "run", "code": workload.snippet(), "tools": workload.tools});
+        let request = json!({
+            "op": "run", "workload": workload.name, "tools": workload.tools,
+            "code": workload.snippet(), "body": workload.body, "last": workload.last,
+        });
         let answer = self.ask(&request, ANSWER_LIMIT)?;
         check(workload, answer["result"].as_str().unwrap_or_default())?;
+        if workload.printed > 0 {
+            let printed = answer["printed"].as_u64().unwrap_or_default();
+            ensure!(
+                printed == workload.printed as u64,
+                "{printed} bytes of output came and should be {}",
+                workload.printed
+            );
+        }
         let taken = answer["us"].as_f64().context("no time")?;
         Ok(vec![(self.row, taken)])
     }

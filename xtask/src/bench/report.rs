@@ -42,15 +42,29 @@ fn write_page(page: &mut String, results: &Results) -> std::fmt::Result {
     for workload in &results.workloads {
         writeln!(page, "## {}\n", workload.about)?;
         write_cells(page, results, workload.name)?;
+        let pairs = results.pairs.iter();
+        let pairs: Vec<_> = pairs
+            .filter(|pair| pair.workload == workload.name)
+            .collect();
+        for pair in &pairs {
+            writeln!(
+                page,
+                "- {} takes {} x as long as {}, by rounds",
+                about(results, pair.other),
+                number(pair.other_takes),
+                about(results, pair.contender),
+            )?;
+        }
         for (contender, reason) in &workload.missing {
             writeln!(page, "- {}: {reason}", about(results, contender))?;
         }
-        if !workload.missing.is_empty() {
+        if !workload.missing.is_empty() || !pairs.is_empty() {
             writeln!(page)?;
         }
     }
     write_loads(page, results)?;
     write_alive(page, results)?;
+    write_sessions(page, results)?;
     write_stages(page, results)?;
     write_missing(page, results)
 }
@@ -77,6 +91,9 @@ fn write_targets(page: &mut String, results: &Results) -> std::fmt::Result {
 }
 
 fn write_cells(page: &mut String, results: &Results, workload: &str) -> std::fmt::Result {
+    if !results.cells.iter().any(|cell| cell.workload == workload) {
+        return Ok(());
+    }
     writeln!(
         page,
         "| | p50 | p99 | runs | times `true` | bubblewrap takes |\n| --- | ---: | ---: | ---: | ---: | ---: |"
@@ -166,6 +183,32 @@ fn write_alive(page: &mut String, results: &Results) -> std::fmt::Result {
     )
 }
 
+fn write_sessions(page: &mut String, results: &Results) -> std::fmt::Result {
+    let Some(alive) = &results.sessions else {
+        return Ok(());
+    };
+    writeln!(page, "## Many sessions at once\n")?;
+    writeln!(
+        page,
+        "| sessions of mcp-forge, pandas imported | memory of an idle one (PSS) | of the machine's memory | `1+1` in one beside itself alone | beside all | started in |\n| ---: | ---: | ---: | ---: | ---: | ---: |"
+    )?;
+    writeln!(
+        page,
+        "| {} of {} | {} MiB | {} MiB | {} | {} | {} s |\n",
+        alive.living,
+        alive.asked,
+        number(alive.pss_kib_each as f64 / 1024.0),
+        number(alive.memory_kib_each as f64 / 1024.0),
+        duration(alive.beside_one_p50_us),
+        duration(alive.beside_all_p50_us),
+        number(alive.start_seconds),
+    )?;
+    if let Some(reason) = &alive.stopped {
+        writeln!(page, "No more were started: {reason}.\n")?;
+    }
+    Ok(())
+}
+
 fn write_stages(page: &mut String, results: &Results) -> std::fmt::Result {
     let Some(found) = &results.stages else {
         return Ok(());
@@ -225,7 +268,7 @@ pub(crate) fn duration(microseconds: f64) -> String {
 pub(crate) mod tests {
     use super::*;
     use crate::bench::{
-        results::{Alive, ContenderRow, Machine, Soak, Stages, WorkloadRow},
+        results::{Alive, ContenderRow, Machine, Pair, Soak, Stages, WorkloadRow},
         targets,
     };
 
@@ -273,10 +316,23 @@ pub(crate) mod tests {
                 contender("monty", "pydantic-monty", None),
                 contender("podman", "podman", Some("it does not start: no runc")),
             ],
-            workloads: vec![WorkloadRow {
-                name: "one",
-                about: "`1+1`",
-                missing: vec![("monty", "wrong answer: 3".to_owned())],
+            workloads: vec![
+                WorkloadRow {
+                    name: "one",
+                    about: "`1+1`",
+                    missing: vec![("monty", "wrong answer: 3".to_owned())],
+                },
+                WorkloadRow {
+                    name: "session-fork",
+                    about: "Sessions: a branch",
+                    missing: vec![("forge-session", "this engine makes none".to_owned())],
+                },
+            ],
+            pairs: vec![Pair {
+                workload: "one",
+                contender: "forge",
+                other: "forge-empty",
+                other_takes: 3.25,
             }],
             cells: vec![
                 cell("true", 400.0, 900.0, None, Some(30.0)),
@@ -297,6 +353,16 @@ pub(crate) mod tests {
                 beside_all_p50_us: 180.0,
                 memory_kib_each: 900,
                 pss_kib_each: 700,
+            }),
+            sessions: Some(Alive {
+                asked: 200,
+                living: 200,
+                stopped: None,
+                start_seconds: 150.0,
+                beside_one_p50_us: 200.0,
+                beside_all_p50_us: 240.0,
+                memory_kib_each: 50_000,
+                pss_kib_each: 40_000,
             }),
             soak: Some(Soak {
                 turns: 100_000,

@@ -17,12 +17,16 @@ pub(crate) struct Results {
     pub(crate) contenders: Vec<ContenderRow>,
     pub(crate) workloads: Vec<WorkloadRow>,
     pub(crate) cells: Vec<Cell>,
+    /// Contenders that targets hold against each other.
+    pub(crate) pairs: Vec<Pair>,
     pub(crate) loads: Vec<Load>,
     /// Evenly paced runs at half of the rate that 8 clients got.
     pub(crate) half_rate: Option<Load>,
     pub(crate) alive: Option<Alive>,
     pub(crate) stages: Option<Stages>,
     pub(crate) soak: Option<Soak>,
+    /// The same of sessions that have imported pandas.
+    pub(crate) sessions: Option<Alive>,
     /// Microseconds of a tool call without a sandbox.
     pub(crate) direct_tool_call_us: Option<f64>,
     /// Median, over rounds, of the MCP call's time less the ping's.
@@ -73,6 +77,16 @@ pub(crate) struct Cell {
     pub(crate) bubblewrap_to_this: Option<f64>,
 }
 
+/// Two contenders at one workload, by the rounds that both took part in.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Pair {
+    pub(crate) workload: &'static str,
+    pub(crate) contender: &'static str,
+    pub(crate) other: &'static str,
+    /// How many times as long the other takes.
+    pub(crate) other_takes: f64,
+}
+
 /// Many runs at once.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Load {
@@ -85,7 +99,7 @@ pub(crate) struct Load {
     pub(crate) failed: u64,
 }
 
-/// Many sandboxes alive.
+/// Many sandboxes or sessions alive.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Alive {
     pub(crate) asked: u64,
@@ -135,6 +149,19 @@ impl Results {
         self.cells
             .iter()
             .find(|cell| cell.workload == workload && cell.contender == contender)
+    }
+
+    /// How many times as long the other contender takes, of the pair that is looked at there.
+    pub(crate) fn pair(&self, workload: &str) -> Option<f64> {
+        let pair = self.pairs.iter().find(|pair| pair.workload == workload)?;
+        Some(pair.other_takes)
+    }
+
+    /// Why a contender has no numbers at a workload.
+    pub(crate) fn missing(&self, workload: &str, contender: &str) -> Option<&str> {
+        let row = self.workloads.iter().find(|row| row.name == workload)?;
+        let (_, reason) = row.missing.iter().find(|(name, _)| *name == contender)?;
+        Some(reason)
     }
 
     pub(crate) fn load(&self, contender: &str, clients: u32) -> Option<&Load> {

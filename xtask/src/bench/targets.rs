@@ -3,7 +3,7 @@
 
 use super::{
     results::{Results, Target},
-    workloads::{RESULT_BYTES, TOOL_CALLS},
+    workloads::{RESULT_BYTES, SESSION_CONTENDER, TOOL_CALLS},
 };
 
 /// All targets, in the order of the issue that set them.
@@ -32,11 +32,10 @@ pub(crate) fn judge(results: &Results) -> Vec<Target> {
             1.0,
             "ms",
         ),
-        // Nothing reports yet which turns found the pool empty.
         at_most(
             "pool empty (fork at request), against the pool",
             "<= 5 x",
-            None,
+            results.pair("one"),
             5.0,
             "x",
         ),
@@ -93,7 +92,80 @@ pub(crate) fn judge(results: &Results) -> Vec<Target> {
         ),
         memory_growth(results),
         living(results),
+        at_least(
+            "session start to the answer of `1+1`, against `ipykernel` through `jupyter_client`",
+            ">= 50 x faster",
+            results.pair("session-start"),
+            50.0,
+            "x",
+        ),
+        at_least(
+            "`1+1` in a live session, against a live kernel",
+            ">= 10 x faster",
+            results.pair("session-turn"),
+            10.0,
+            "x",
+        ),
+        at_least(
+            "1 MB of output in one print, against a live kernel",
+            ">= 3 x faster",
+            results.pair("session-print"),
+            3.0,
+            "x",
+        ),
+        at_least(
+            "1 MB of output in 10,000 lines, against a live kernel",
+            ">= 3 x faster",
+            results.pair("session-lines"),
+            3.0,
+            "x",
+        ),
+        of_session(
+            results,
+            "session-fork",
+            "branch of a session that holds a frame of 100 MB",
+        ),
+        of_session(
+            results,
+            "session-look",
+            "introspection of a session with 1,000 variables",
+        ),
+        living_sessions(results),
     ]
+}
+
+/// 20 ms at most, at a workload that only sessions have.
+fn of_session(results: &Results, workload: &str, what: &'static str) -> Target {
+    let found = results.cell(workload, SESSION_CONTENDER);
+    let found = found.map(|cell| cell.p50_us / 1e3);
+    let target = at_most(what, "<= 20 ms", found, 20.0, "ms");
+    match results.missing(workload, SESSION_CONTENDER) {
+        Some(reason) if found.is_none() => Target {
+            measured: format!("not available: {reason}"),
+            ..target
+        },
+        _ => target,
+    }
+}
+
+fn living_sessions(results: &Results) -> Target {
+    const SESSIONS: u64 = 200;
+    let found = results.sessions.as_ref();
+    Target {
+        what: "sessions alive at once in 24 GiB, with pandas imported",
+        wanted: ">= 200",
+        measured: found.map_or_else(
+            || NOT_MEASURED.to_owned(),
+            |alive| {
+                format!(
+                    "{}, {} MB each",
+                    alive.living,
+                    number(alive.pss_kib_each as f64 / 1024.0)
+                )
+            },
+        ),
+        met: found.and_then(|alive| (alive.asked >= SESSIONS).then_some(alive.living >= SESSIONS)),
+    }
 }
 
 /// What a turn with tool calls takes more than one without, by call, less what the tool takes itself.

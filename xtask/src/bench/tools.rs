@@ -20,6 +20,7 @@ const PYPI: &[&str] = &[
     "pandas==3.1.1",
     "jupyter-client==8.10.0",
     "ipykernel==7.4.0",
+    "ipython==9.18.1",
     "pydantic-monty==1.4.0",
 ];
 

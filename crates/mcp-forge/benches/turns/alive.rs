@@ -24,10 +24,10 @@ use crate::{Failure, Setup, turn};
 const STARTING: u32 = 8;
 
 /// Memory that stays free.
-const SPARE_KIB: u64 = 3 << 20;
+pub(crate) const SPARE_KIB: u64 = 3 << 20;
 
 /// Turns that are timed beside the living sandboxes.
-const PROBES: usize = 25;
+pub(crate) const PROBES: usize = 25;
 
 /// Says that it lives, and goes on living.
 const LIVE: &str = "print('alive', flush=True)\nimport time\ntime.sleep(3600)";
@@ -135,7 +135,7 @@ async fn probe(service: &Service) -> Result<Vec<f64>, Failure> {
 }
 
 /// A living sandbox needs some descriptors of this process.
-fn raise_file_limit() -> Result<(), Failure> {
+pub(crate) fn raise_file_limit() -> Result<(), Failure> {
     let maximum = getrlimit(Resource::Nofile).maximum;
     Ok(setrlimit(
         Resource::Nofile,
@@ -146,7 +146,7 @@ fn raise_file_limit() -> Result<(), Failure> {
     )?)
 }
 
-fn available_kib() -> Result<u64, Failure> {
+pub(crate) fn available_kib() -> Result<u64, Failure> {
     field_kib(&fs::read_to_string("/proc/meminfo")?, "MemAvailable:")
         .ok_or_else(|| "no MemAvailable in /proc/meminfo".into())
 }
@@ -162,7 +162,7 @@ fn field_kib(text: &str, field: &str) -> Option<u64> {
 }
 
 /// Proportional memory of everything that this process started.
-fn descendants_pss_kib() -> Result<u64, Failure> {
+pub(crate) fn descendants_pss_kib() -> Result<u64, Failure> {
     let mut parents = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let name = entry?.file_name();

@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 
 mod alive;
 mod load;
+mod sessions;
 mod stages;
 mod turn;
 mod upstream;
@@ -28,17 +29,14 @@ mod upstream;
 /// Any failure: the bench shows it and goes on with the next contender.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// A key that exists once sandboxes can come from a warm pool.
-const WARM_SWITCH: &str = "MCP_FORGE_WARM_ENABLED";
-
 fn main() -> Result<(), Failure> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["upstream"] => upstream::serve(),
-        ["serve", path @ ("default" | "cold"), binary, python, data] => {
+        ["serve", path, binary, python, data] => {
             let setup = Setup {
-                cold: *path == "cold",
+                path: Path::parse(path)?,
                 binary: binary.into(),
                 python: (*python).to_owned(),
                 data: data.into(),
@@ -52,10 +50,33 @@ fn main() -> Result<(), Failure> {
     }
 }
 
+/// What is different from the defaults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Path {
+    Default,
+    /// The warm path is switched off.
+    Cold,
+    /// No sandbox waits: each is forked when it is asked for.
+    Empty,
+    /// Everything runs in sessions.
+    Session,
+}
+
+impl Path {
+    fn parse(word: &str) -> Result<Self, Failure> {
+        match word {
+            "default" => Ok(Self::Default),
+            "cold" => Ok(Self::Cold),
+            "empty" => Ok(Self::Empty),
+            "session" => Ok(Self::Session),
+            _ => Err("this program is started by `cargo xtask bench`".into()),
+        }
+    }
+}
+
 /// How services are made.
 struct Setup {
-    /// Whether the warm path is switched off.
-    cold: bool,
+    path: Path,
     /// The program that answers to `jail`.
     binary: PathBuf,
     /// The interpreter.
@@ -66,30 +87,38 @@ struct Setup {
 
 impl Setup {
     /// The defaults, but a whole core for each sandbox: no other contender has a quota.
-    fn config(&self, max_concurrent: usize) -> Result<(Config, bool), Failure> {
+    fn config(&self, max_concurrent: usize) -> Result<Config, Failure> {
         let mut environment: BTreeMap<String, String> = [
             ("PYTHON_PATH", self.python.clone()),
             ("EXECUTION_DEFAULT_CPU_QUOTA", "100000".to_owned()),
             ("EXECUTION_MAX_CONCURRENT", max_concurrent.to_string()),
+            ("SESSIONS_MAX_CONCURRENT", sessions::MOST.to_string()),
+            ("SESSIONS_MAX_PER_PRINCIPAL", sessions::MOST.to_string()),
+            ("WARM_ENABLED", (self.path != Path::Cold).to_string()),
         ]
         .map(|(key, value)| (format!("MCP_FORGE_{key}"), value))
         .into();
-        environment.insert(WARM_SWITCH.to_owned(), (!self.cold).to_string());
+        if self.path == Path::Empty {
+            environment.insert("MCP_FORGE_WARM_READY".to_owned(), "0".to_owned());
+        }
         let loaded = Config::load(&Sources {
             file: Some(self.upstream_file()?),
             data_dir: Some(self.data.clone()),
             environment,
         })?;
-        // A variable that names no key is warned of: then there is only one path.
-        let has_warm_path = !loaded
+        // A variable that names no key is warned of: then this is not measured, but the defaults.
+        match loaded
             .warnings
             .iter()
-            .any(|warning| warning.contains(WARM_SWITCH));
-        Ok((loaded.config, has_warm_path))
+            .find(|warning| warning.contains("MCP_FORGE_"))
+        {
+            Some(warning) => Err(warning.clone().into()),
+            None => Ok(loaded.config),
+        }
     }
 
     fn service(&self, max_concurrent: usize) -> Result<(Arc<Service>, Arc<Bridge>), Failure> {
-        let (config, _) = self.config(max_concurrent)?;
+        let config = self.config(max_concurrent)?;
         config.create_data_dir()?;
         let audit = Audit::open(&config.audit_dir)?;
         let engine = Arc::new(Native::with_jail(&config, self.binary.clone()));
@@ -111,18 +140,14 @@ impl Setup {
 }
 
 async fn serve(setup: &Setup) -> Result<(), Failure> {
-    let (_, has_warm_path) = setup.config(load::MAX_CONCURRENT)?;
-    if setup.cold && !has_warm_path {
-        return answer(&json!({
-            "unavailable": "this version has one way to start a sandbox, the cold one: see `forge`"
-        }));
-    }
     let (service, bridge) = setup.service(load::MAX_CONCURRENT)?;
     answer(&json!({"ready": true}))?;
+    let mut live = sessions::Live::default();
     for line in io::stdin().lock().lines() {
         let request: Value = serde_json::from_str(&line?)?;
         let code = request["code"].as_str().unwrap_or_default();
         let done = match request["op"].as_str() {
+            Some("run") if setup.path == Path::Session => live.measured(&service, &request).await,
             Some("run") => {
                 // As a server does: on a worker, which waits for the kernel's events itself.
                 let (service, code) = (Arc::clone(&service), code.to_owned());
@@ -136,6 +161,7 @@ async fn serve(setup: &Setup) -> Result<(), Failure> {
             Some("paced") => load::paced(&service, code, &request).await,
             Some("alive") => alive::many(setup, &request).await,
             Some("stages") => stages::measure(setup, &request).await,
+            Some("sessions") => sessions::many(setup, &request).await,
             _ => Err("unknown op".into()),
         };
         answer(&done.unwrap_or_else(|failure| json!({"error": failure.to_string()})))?;

@@ -54,7 +54,7 @@ struct Stages {
 
 /// Runs so many turns, and times their stages.
 pub(crate) async fn measure(setup: &Setup, request: &Value) -> Result<Value, Failure> {
-    let (mut config, _) = setup.config(8)?;
+    let mut config = setup.config(8)?;
     config.data_dir = config.data_dir.join("stages");
     config.create_data_dir()?;
     let audit = Audit::open(&config.data_dir.join("audit"))?;

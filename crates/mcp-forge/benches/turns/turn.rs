@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::Failure;
 
 /// Hears nothing.
-struct Deaf;
+pub(crate) struct Deaf;
 
 impl Observer for Deaf {
     fn output(&mut self, _: Stream, _: &str) {}

@@ -58,6 +58,7 @@ pub(super) fn build(
             },
             warm: reader.flag("warm.enabled"),
             tiers: reader.texts("warm.tiers"),
+            ready: reader.number("warm.ready")?,
         },
         audit_dir: audit_directory(reader, &data_dir)?,
         upstreams,

@@ -110,6 +110,7 @@ pub(super) const KEYS: &[Key] = &[
     key("native.rootfs", Kind::Choice(&["host", "minimal"]), "host", "What a sandbox sees as `/`: the host's `/usr`, or only the interpreter and its libraries."),
     key("warm.enabled", Kind::Boolean, "true", "Fork sandboxes from a prepared interpreter. Otherwise each starts its own, which takes some fifty times as long."),
     key("warm.tiers", Kind::Texts, "asyncio+json+re+datetime+dataclasses+pathlib,numpy,numpy+pandas", "Modules that prepared interpreters have imported, each `+` for another; turns that import nothing of them use a bare one. What is not installed is left out."),
+    key("warm.ready", Kind::Integer(0, 256), "32", "Sandboxes of one tier that wait for code, at most: as many as are needed, from 2. With 0 none waits and each is forked for its call."),
     key("environment_builder.enabled", Kind::Boolean, "true", "Whether environments may be built."),
     key("environment_builder.uv_cache_path", Kind::Path, "", "The cache of `uv`. Default: `uv` in the data directory."),
     key("environment_builder.max_packages", Kind::Integer(1, 10_000), "50", "Packages of one environment."),

@@ -119,6 +119,8 @@ pub struct NativeConfig {
     pub warm: bool,
     /// What prepared interpreters import: `numpy+pandas`.
     pub tiers: Vec<String>,
+    /// Sandboxes of each tier that wait for code, at most. With 0 each is forked when it is asked for.
+    pub ready: usize,
 }
 
 /// What the sandbox sees as `/`.

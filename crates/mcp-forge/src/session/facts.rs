@@ -22,6 +22,7 @@ pub(super) struct Facts(Mutex<Inside>);
 struct Inside {
     started: Instant,
     used: Instant,
+    is_open: bool,
     is_running: bool,
     known: Arc<Known>,
     not_kept: BTreeMap<String, String>,
@@ -33,11 +34,19 @@ impl Facts {
         Self(Mutex::new(Inside {
             started: Instant::now(),
             used: Instant::now(),
+            is_open: false,
             is_running: false,
             known: Arc::default(),
             not_kept: BTreeMap::new(),
             is_erased: false,
         }))
+    }
+
+    /// Its interpreter is there: from now on it can be idle.
+    pub(super) fn open(&self) {
+        let mut inside = self.lock();
+        inside.is_open = true;
+        inside.used = Instant::now();
     }
 
     pub(super) fn begin(&self) {
@@ -75,10 +84,11 @@ impl Facts {
         self.lock().is_running
     }
 
-    /// Time until an idle session ends, and whether that is soon. None while a turn runs.
+    /// Time until an idle session ends, and whether that is soon. None while it is started or a turn
+    /// runs.
     pub(super) fn expiry(&self, config: &SessionsConfig) -> Option<(Duration, bool)> {
         let inside = self.lock();
-        if inside.is_running {
+        if inside.is_running || !inside.is_open {
             return None;
         }
         let idle = config.idle_timeout.saturating_sub(inside.used.elapsed());

@@ -131,6 +131,7 @@ impl Task {
     }
 
     async fn serve(&mut self, mut live: Live, first: Option<Message>) {
+        self.facts.open();
         self.inner.tell(&self.name, Change::List);
         let notes = Notes::start(Arc::clone(&self.inner), self.name.clone());
         let end = self.work(&mut live, &notes, first).await;

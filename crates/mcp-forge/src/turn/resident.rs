@@ -3,7 +3,10 @@
 //! A turn that must stop is interrupted first; only one that does not stop then costs the
 //! interpreter. What it sends while no turn runs is read all the same, bounded, and kept aside.
 
-use std::time::{Duration, Instant};
+use std::{
+    pin::Pin,
+    time::{Duration, Instant},
+};
 
 use super::{
     BetweenTurns, Interpreter, Ran, Report, Turn,
@@ -15,7 +18,7 @@ use super::{
 };
 use crate::{
     config::OutputCaps,
-    engine::{BranchError, Ending, ExitCause, Sandbox, SandboxSpec, Usage},
+    engine::{BranchError, Ending, ExitCause, Guard, Sandbox, SandboxSpec, Usage},
     runner::{
         self, ProtocolError,
         wire::{Event, Request},
@@ -30,6 +33,9 @@ const SHELL_BYTES: usize = 64;
 
 /// Time for a turn to end once it was interrupted.
 const GRACE: Duration = Duration::from_secs(2);
+
+/// Interrupts in that time. The first is not felt if the interpreter has not begun with the code yet.
+const INTERRUPTS: u32 = 2;
 
 /// Time for a copy to be made.
 const BRANCH_LIMIT: Duration = Duration::from_secs(10);
@@ -181,9 +187,8 @@ impl Resident {
             match stop {
                 Err(end) => end,
                 Ok(stop) => {
-                    guard.interrupt().await;
-                    let told = tokio::time::timeout(GRACE, &mut exchange).await;
-                    settle(stop, told.ok()).await
+                    let told = interrupt(&mut **guard, exchange).await;
+                    settle(stop, told).await
                 }
             }
         };
@@ -391,6 +396,21 @@ impl Resident {
             }
         }
     }
+}
+
+/// Interrupts a turn, and gives it its time to end.
+async fn interrupt(
+    guard: &mut dyn Guard,
+    mut exchange: Pin<&mut impl Future<Output = End>>,
+) -> Option<End> {
+    for _ in 0..INTERRUPTS {
+        guard.interrupt().await;
+        let told = tokio::time::timeout(GRACE / INTERRUPTS, &mut exchange).await;
+        if told.is_ok() {
+            return told.ok();
+        }
+    }
+    None
 }
 
 /// What an interrupted turn has come to.

@@ -39,8 +39,14 @@ struct Warm {
 
 impl Warm {
     async fn new() -> Self {
+        Self::with_ready(config().native.ready).await
+    }
+
+    /// One in which so many sandboxes may wait.
+    async fn with_ready(ready: usize) -> Self {
         let mut config = config();
         config.native.warm = true;
+        config.native.ready = ready;
         config.default_limits.timeout = Duration::from_secs(20);
         let place = tempfile::tempdir().unwrap();
         let program = place.path().join("mcp-forge");
@@ -229,6 +235,34 @@ async fn a_killed_keeper_is_replaced_and_nothing_outlives_the_engine() {
     end(warm).await;
 }
 
+/// As many wait as may wait, however many were asked for at once; with none allowed each is forked.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_more_sandboxes_wait_than_may_wait() {
+    let _alone = ALONE.lock().await;
+    for ready in [0, 1, 3] {
+        let warm = Arc::new(Warm::with_ready(ready).await);
+        // The zygote is there before anybody asks.
+        assert_eq!(waiting(&warm).len(), ready.min(2), "{ready}");
+        let runs = (0..16).map(|_| warm.run("20 + 22"));
+        for report in futures_util::future::join_all(runs).await {
+            assert_eq!(report.result, json!(42), "{report:?}");
+        }
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while waiting(&warm).len() != ready {
+            assert!(Instant::now() < deadline, "{ready}: {:?}", waiting(&warm));
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        end(warm).await;
+    }
+}
+
+/// The forks of its zygote: while no turn runs, those that wait.
+fn waiting(warm: &Warm) -> Vec<u32> {
+    let zygotes = zygotes(warm.place.path());
+    assert_eq!(zygotes.len(), 1, "one tier is in use");
+    zygotes.into_iter().flat_map(children).collect()
+}
+
 async fn end(warm: Arc<Warm>) {
     let Warm { engine, place, .. } = Arc::into_inner(warm).expect("nobody else uses it");
     drop(engine);
@@ -245,13 +279,7 @@ pub(crate) async fn wait_until_no_keeper_is_left(place: &Path) {
 
 /// Kills every zygote, and says how many there were.
 pub(crate) fn kill_zygotes(place: &Path) -> usize {
-    let families = keepers(place);
-    let zygotes: Vec<u32> = families
-        .iter()
-        .flat_map(|keeper| children(*keeper))
-        .filter(|init| families.contains(init))
-        .flat_map(children)
-        .collect();
+    let zygotes = zygotes(place);
     zygotes.iter().copied().for_each(kill);
     zygotes.len()
 }
@@ -260,10 +288,18 @@ pub(crate) fn kill_keepers(place: &Path) {
     keepers(place).into_iter().for_each(kill);
 }
 
-fn kill(pid: u32) {
+pub(crate) fn kill(pid: u32) {
     let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
     // One that died with another is as good as killed.
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
+}
+
+/// The prepared interpreters below the keepers of this place.
+pub(crate) fn zygotes(place: &Path) -> Vec<u32> {
+    let families = keepers(place);
+    let inits = families.iter().flat_map(|keeper| children(*keeper));
+    let inits = inits.filter(|init| families.contains(init));
+    inits.flat_map(children).collect()
 }
 
 /// Keepers, and their zygotes' inits, that were started by the name of the program in this place.

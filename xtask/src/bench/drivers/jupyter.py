@@ -15,19 +15,21 @@ def start():
 
 
 def run(client, code):
-    """Runs code; gives back the repr of its last expression, as a notebook shows it."""
-    shown = []
+    """Runs code; gives back the repr of its last expression, as a notebook shows it, and its output."""
+    shown, printed = [], []
 
     def keep(message):
         if message["msg_type"] == "execute_result":
             shown.append(message["content"]["data"]["text/plain"])
+        elif message["msg_type"] == "stream":
+            printed.append(message["content"]["text"])
 
     reply = client.execute_interactive(
         code, output_hook=keep, store_history=False, timeout=60
     )
     if reply["content"]["status"] != "ok":
         raise RuntimeError(reply["content"].get("evalue", "the kernel failed"))
-    return shown[0] if shown else None
+    return shown[0] if shown else None, "".join(printed)
 
 
 def fresh(code):
@@ -55,8 +57,8 @@ def main():
     for line in sys.stdin:
         code = json.loads(line)["code"]
         try:
-            taken, answer = warm(client, code) if client else fresh(code)
-            reply = {"us": taken, "result": answer}
+            taken, (answer, printed) = warm(client, code) if client else fresh(code)
+            reply = {"us": taken, "result": answer, "printed": len(printed)}
         except Exception as error:
             reply = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(reply), flush=True)

@@ -58,6 +58,8 @@ struct Settings {
     warm: bool,
     /// What zygotes import.
     tiers: Vec<String>,
+    /// Sandboxes that wait in each pool, at most.
+    ready: usize,
 }
 
 impl Native {
@@ -80,6 +82,7 @@ impl Native {
                 default_limits: config.default_limits.clone(),
                 warm: config.native.warm,
                 tiers: config.native.tiers.clone(),
+                ready: config.native.ready,
             },
             jail,
             host: OnceCell::new(),
@@ -135,7 +138,13 @@ impl Native {
             self.required(),
             self.settings.profile,
         );
-        warm::Warm::new(&self.jail, &spec, self.settings.profile, tiers)
+        warm::Warm::new(
+            &self.jail,
+            &spec,
+            self.settings.profile,
+            tiers,
+            self.settings.ready,
+        )
     }
 
     fn required(&self) -> Vec<Layer> {

@@ -57,7 +57,7 @@ fn http(url: &str) -> Upstream {
     }
 }
 
-fn hostile(mode: &str, state: Option<&Path>) -> Upstream {
+pub(crate) fn hostile(mode: &str, state: Option<&Path>) -> Upstream {
     // As text: a test user may not be able to read the checkout.
     let mut args = vec!["-c", include_str!("hostile.py"), mode];
     args.extend(state.map(|state| state.to_str().unwrap()));

@@ -56,6 +56,7 @@ fn the_documented_table_is_the_tested_one() {
         .map(Case::row)
         .chain(siblings::rows())
         .chain(reliability::rows())
+        .chain(crate::sessions::rows::rows())
         .collect();
     assert_eq!(
         rows.join("\n"),

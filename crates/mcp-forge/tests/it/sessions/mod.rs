@@ -11,15 +11,20 @@ use mcp_forge::{
 };
 use serde_json::{Value, json};
 
+use tokio::{sync::oneshot, task::JoinHandle};
+
 use crate::fake::{self, FakeEngine};
 
 mod branches;
+mod deaths;
 mod documents;
 mod files;
+mod hostile;
 mod lifecycle;
 mod protocol;
 mod python;
 mod real;
+pub(crate) mod rows;
 mod turns;
 
 struct Quiet;
@@ -57,6 +62,30 @@ async fn run(service: &Service, session: &str, code: &str) -> ExecuteResponse {
 
 async fn refused(service: &Service, request: ExecuteRequest) -> ServiceError {
     service.execute(request, &mut Quiet).await.unwrap_err()
+}
+
+/// Begins a turn, and waits until its code has said something.
+async fn begin(
+    service: &Arc<Service>,
+    request: ExecuteRequest,
+) -> JoinHandle<Result<ExecuteResponse, ServiceError>> {
+    let (said, heard) = oneshot::channel();
+    let service = Arc::clone(service);
+    let turn = tokio::spawn(async move {
+        let mut observer = FirstWord(Some(said));
+        service.execute(request, &mut observer).await
+    });
+    heard.await.expect("it ended without a word");
+    turn
+}
+
+struct FirstWord(Option<oneshot::Sender<()>>);
+impl Observer for FirstWord {
+    fn output(&mut self, _: Stream, _: &str) {
+        if let Some(said) = self.0.take() {
+            said.send(()).ok();
+        }
+    }
 }
 
 /// The state as JSON, once this holds of it: a turn's end is looked at after its answer.

@@ -11,7 +11,7 @@ use super::*;
 use crate::sandbox::{binary, config};
 
 /// A service with the native engine, its data below a directory that the test holds.
-fn real_service(directory: &Path, change: impl FnOnce(&mut Config)) -> Arc<Service> {
+pub(super) fn real_service(directory: &Path, change: impl FnOnce(&mut Config)) -> Arc<Service> {
     let mut config = config();
     directory.clone_into(&mut config.data_dir);
     change(&mut config);
@@ -278,40 +278,42 @@ threading.Thread(target=swap, daemon=True).start()
     service.shutdown().await;
 }
 
-#[tokio::test]
-async fn a_thousand_turns_leave_nothing_behind() {
-    let directory = tempfile::tempdir().unwrap();
-    let service = real_service(directory.path(), |_| {});
-    run(&service, "a", "n = 0").await;
-    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-    let before = descriptors();
-    for _ in 0..1000 {
-        run(&service, "a", "n += 1").await;
-    }
-    assert_eq!(run(&service, "a", "n").await.result, json!(1000));
-    // Other tests run in this process: what 1000 turns would leave is far more than what they have.
-    assert!(
-        descriptors() < before + 500,
-        "{} then {}",
-        before,
-        descriptors()
-    );
-    let state = state_when(&service, "a", |_| true).await;
-    assert_eq!(state["history"].as_array().unwrap().len(), 20);
-    service.shutdown().await;
-}
-
 /// The program under test, on its standard input and output.
-struct Program {
-    child: Child,
-    stdin: ChildStdin,
-    stdout: BufReader<ChildStdout>,
+pub(super) struct Program {
+    pub(super) child: Child,
+    /// Closed by taking it away.
+    pub(super) stdin: Option<ChildStdin>,
+    pub(super) stdout: Option<BufReader<ChildStdout>>,
     next_id: i64,
+    /// Sent with every request: empty in the first era.
+    meta: Value,
 }
 
 impl Program {
+    pub(super) fn start(data_dir: &Path) -> Self {
+        let mut program = Self::spawn(data_dir);
+        let id = program.send(
+            "initialize",
+            &json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}),
+        );
+        program.answer(id);
+        program.notify("notifications/initialized", &json!({}));
+        program
+    }
+
+    /// A client of the second era: it says who it is with every request.
+    pub(super) fn start_of_second_era(data_dir: &Path) -> Self {
+        let mut program = Self::spawn(data_dir);
+        program.meta = json!({
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+            "io.modelcontextprotocol/clientCapabilities": {},
+        });
+        program
+    }
+
     #[expect(clippy::disallowed_methods, reason = "the binary under test")]
-    fn start(data_dir: &Path) -> Self {
+    fn spawn(data_dir: &Path) -> Self {
         let mut child = Command::new(binary())
             .arg("serve")
             .arg("--data-dir")
@@ -323,41 +325,46 @@ impl Program {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut program = Self {
-            stdin: child.stdin.take().unwrap(),
-            stdout: BufReader::new(child.stdout.take().unwrap()),
+        Self {
+            stdin: child.stdin.take(),
+            stdout: child.stdout.take().map(BufReader::new),
             child,
             next_id: 0,
-        };
-        let id = program.send(
-            "initialize",
-            &json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}),
-        );
-        program.answer(id);
-        let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
-        writeln!(program.stdin, "{initialized}").unwrap();
-        program
+            meta: json!({}),
+        }
     }
 
-    fn send(&mut self, method: &str, params: &Value) -> i64 {
+    pub(super) fn notify(&mut self, method: &str, params: &Value) {
+        self.write(&json!({"jsonrpc": "2.0", "method": method, "params": params}));
+    }
+
+    fn write(&mut self, message: &Value) {
+        writeln!(self.stdin.as_mut().unwrap(), "{message}").unwrap();
+    }
+
+    pub(super) fn send(&mut self, method: &str, params: &Value) -> i64 {
         self.next_id += 1;
-        let request =
-            json!({"jsonrpc": "2.0", "id": self.next_id, "method": method, "params": params});
-        writeln!(self.stdin, "{request}").unwrap();
+        let mut params = params.clone();
+        for (key, value) in self.meta.as_object().unwrap() {
+            params["_meta"][key] = value.clone();
+        }
+        self.write(
+            &json!({"jsonrpc": "2.0", "id": self.next_id, "method": method, "params": params}),
+        );
         self.next_id
     }
 
-    fn receive(&mut self) -> Value {
+    pub(super) fn receive(&mut self) -> Value {
         let mut line = String::new();
         assert_ne!(
-            self.stdout.read_line(&mut line).unwrap(),
+            self.stdout.as_mut().unwrap().read_line(&mut line).unwrap(),
             0,
             "the server hung up"
         );
         serde_json::from_str(&line).unwrap()
     }
 
-    fn answer(&mut self, id: i64) -> Value {
+    pub(super) fn answer(&mut self, id: i64) -> Value {
         loop {
             let message = self.receive();
             if message["id"] == id && message.get("method").is_none() {
@@ -366,18 +373,31 @@ impl Program {
         }
     }
 
-    fn begin_run(&mut self, code: &str) -> i64 {
+    pub(super) fn begin_run(&mut self, code: &str) -> i64 {
         let arguments = json!({"code": code, "session_id": "a"});
         let params = json!({"name": "execute_python", "arguments": arguments, "_meta": {"progressToken": "p"}});
         self.send("tools/call", &params)
     }
 
-    fn run(&mut self, code: &str) -> Value {
+    /// Waits until the code of a call has said that it has begun. It must say so for half a second:
+    /// a client is told of the newest line, twice a second.
+    pub(super) fn wait_begun(&mut self) {
+        loop {
+            let message = self.receive();
+            assert_eq!(message["method"], "notifications/progress", "{message}");
+            let told = message["params"]["message"].as_str().unwrap();
+            if told.contains("begun") {
+                return;
+            }
+        }
+    }
+
+    pub(super) fn run(&mut self, code: &str) -> Value {
         let id = self.begin_run(code);
         self.answer(id)["structuredContent"].clone()
     }
 
-    fn read_state(&mut self) -> Value {
+    pub(super) fn read_state(&mut self) -> Value {
         let id = self.send(
             "resources/read",
             &json!({"uri": "mcp://forge/sessions/a/state"}),
@@ -453,10 +473,7 @@ fn a_server_killed_in_the_middle_of_a_turn_is_a_loss_and_nothing_worse() {
     );
     assert_eq!(first.answer(id)["contents"][0]["text"], "kept");
     first.begin_run("import time\nprint('begun', flush=True)\ntime.sleep(1000)");
-    while !first.receive()["params"]["message"]
-        .as_str()
-        .is_some_and(|message| message.contains("begun"))
-    {}
+    first.wait_begun();
 
     let mut beside = Program::start(directory.path());
     let id = beside.begin_run("x");

@@ -72,13 +72,19 @@ impl Tier {
 const BARE: &str = "bare";
 
 impl Warm {
-    /// Pools that are empty, of zygotes that do not run yet.
-    pub(super) fn new(jail: &Path, zygote: &JailSpec, profile: Profile, tiers: Vec<Tier>) -> Self {
+    /// Pools that are empty, of zygotes that do not run yet. At most `ready` sandboxes wait in each.
+    pub(super) fn new(
+        jail: &Path,
+        zygote: &JailSpec,
+        profile: Profile,
+        tiers: Vec<Tier>,
+        ready: usize,
+    ) -> Self {
         let pools = tiers
             .iter()
             .map(|tier| {
                 let spec = render::with_modules(zygote.clone(), &tier.modules);
-                Pool::new(jail.to_owned(), spec, profile)
+                Pool::new(jail.to_owned(), spec, profile, ready)
             })
             .collect();
         Self { tiers, pools }

@@ -26,9 +26,9 @@ use crate::{
     engine::{LaunchError, Purpose, Sandbox},
 };
 
-/// Sandboxes that wait, at least and at most. The number doubles each time there was none.
+/// Sandboxes that wait, at least. The number doubles each time there was none, up to what the operator
+/// allows, which may be less than this.
 const LEAST_READY: usize = 2;
-const MOST_READY: usize = 32;
 
 /// Forks that are asked for together.
 const BATCH: usize = 4;
@@ -53,6 +53,8 @@ pub(super) struct Pool {
     zygote: AsyncMutex<Current>,
     ready: Mutex<VecDeque<Fork>>,
     target: AtomicUsize,
+    /// What `target` never exceeds; with 0 each sandbox is forked when it is asked for.
+    most_ready: usize,
     /// A sandbox was taken, or the pool is gone.
     taken: Arc<Notify>,
     /// A turn is over, or none is ready: the time to make more.
@@ -79,8 +81,14 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// A pool that is empty, of a zygote that does not run yet. Made where a runtime is.
-    pub(super) fn new(jail: PathBuf, spec: JailSpec, profile: Profile) -> Arc<Self> {
+    /// A pool that is empty, of a zygote that does not run yet; `most_ready` sandboxes of it may wait.
+    /// Made where a runtime is.
+    pub(super) fn new(
+        jail: PathBuf,
+        spec: JailSpec,
+        profile: Profile,
+        most_ready: usize,
+    ) -> Arc<Self> {
         let pool = Arc::new(Self {
             jail,
             profile,
@@ -88,7 +96,8 @@ impl Pool {
             spec,
             zygote: AsyncMutex::default(),
             ready: Mutex::default(),
-            target: AtomicUsize::new(LEAST_READY),
+            target: AtomicUsize::new(LEAST_READY.min(most_ready)),
+            most_ready,
             taken: Arc::default(),
             ended: Arc::default(),
             name: std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0),
@@ -119,7 +128,7 @@ impl Pool {
         }
         let target = self.target.load(Ordering::Relaxed);
         self.target
-            .store((target * 2).min(MOST_READY), Ordering::Relaxed);
+            .store((target * 2).min(self.most_ready), Ordering::Relaxed);
         self.ended.notify_one();
         Ok(self.fork(limits, false).await?.used(purpose))
     }
@@ -130,6 +139,7 @@ impl Pool {
     ///
     /// As [`Self::take`].
     pub(super) async fn prepare(&self) -> Result<(), LaunchError> {
+        self.zygote().await?;
         while self.shortage() > 0 {
             let fork = self.fork(self.limits, true).await?;
             self.lock().push_back(fork);
@@ -164,7 +174,8 @@ impl Pool {
 
     /// Lets half of those that wait go, and those that are too old.
     fn shrink(&self) {
-        let target = (self.target.load(Ordering::Relaxed) / 2).max(LEAST_READY);
+        let half = self.target.load(Ordering::Relaxed) / 2;
+        let target = half.max(LEAST_READY).min(self.most_ready);
         self.target.store(target, Ordering::Relaxed);
         let mut ready = self.lock();
         ready.retain(Fork::is_fit);
