@@ -70,6 +70,9 @@ pub(crate) struct Options {
     /// About 3 minutes instead of 15
     #[arg(long)]
     quick: bool,
+    /// With --quick: as many sandboxes, sessions and turns all the same (adds some 8 minutes)
+    #[arg(long)]
+    full_counts: bool,
     /// Only these contenders (see --list)
     #[arg(long, value_name = "NAME", num_args = 1..)]
     contenders: Vec<String>,
@@ -190,7 +193,7 @@ impl Bench<'_> {
             self.load(&mut entrants, &mut results)?;
         }
         if wanted(&self.options.workloads, ALIVE) {
-            let size = if self.options.quick {
+            let size = if self.has_small_counts() {
                 (200, 20)
             } else {
                 (1000, 120)
@@ -198,7 +201,7 @@ impl Bench<'_> {
             results.alive = self.alive(&mut entrants, "forge", "alive", size);
         }
         if is_wanted_workload(&self.options.workloads, SESSIONS) {
-            let size = if self.options.quick {
+            let size = if self.has_small_counts() {
                 (20, 120)
             } else {
                 (200, 600)
@@ -325,11 +328,15 @@ impl Bench<'_> {
         if let Some((rate, forge)) = rate.zip(entrant(entrants, "forge")) {
             self.say("load    forge, half of the rate of 8 clients");
             results.half_rate = measure::paced(forge, &one, rate, seconds).ok();
-            let turns = if self.options.quick { 5_000 } else { 100_000 };
+            let turns = if self.has_small_counts() { 5_000 } else { 100_000 };
             self.say(&format!("load    forge, memory over {turns} turns"));
             results.soak = measure::soak(forge, &one, turns).ok();
         }
         Ok(())
+    }
+
+    fn has_small_counts(&self) -> bool {
+        self.options.quick && !self.options.full_counts
     }
 
     /// Has so many live, and gives them so many seconds to start.
