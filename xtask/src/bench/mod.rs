@@ -328,7 +328,11 @@ impl Bench<'_> {
         if let Some((rate, forge)) = rate.zip(entrant(entrants, "forge")) {
             self.say("load    forge, half of the rate of 8 clients");
             results.half_rate = measure::paced(forge, &one, rate, seconds).ok();
-            let turns = if self.has_small_counts() { 5_000 } else { 100_000 };
+            let turns = if self.has_small_counts() {
+                5_000
+            } else {
+                100_000
+            };
             self.say(&format!("load    forge, memory over {turns} turns"));
             results.soak = measure::soak(forge, &one, turns).ok();
         }
