@@ -274,6 +274,12 @@ class Session(Runner):
     def interrupt(self):
         self.process.send_signal(signal.SIGINT)
 
+    def interrupt_until_heard(self):
+        """Interrupts as the server does: once more, if nothing comes of it within a second."""
+        self.interrupt()
+        while not select.select([self.socket], [], [], 1)[0]:
+            self.interrupt()
+
     def wait_for_output(self, text, stream="stdout"):
         self.wait_for(lambda: text.encode() in self.output[stream])
 

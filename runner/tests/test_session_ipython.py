@@ -139,7 +139,7 @@ class Shell(SessionCase):
     def test_an_interrupted_command_is_ended(self):
         self.runner.start("!echo on; sleep 600")
         self.runner.wait_for_output("on")
-        self.runner.interrupt()
+        self.runner.interrupt_until_heard()
         self.assertEqual(self.runner.receive()["error"]["type"], "KeyboardInterrupt")
         code = "import subprocess\n'sleep' in subprocess.run(['ps', '-o', 'args', '--ppid', str(__import__('os').getpid())], capture_output=True, text=True).stdout"
         self.assertIs(self.value(code), False)

@@ -1,6 +1,5 @@
 """What goes on between turns: output of earlier ones, the event loop, interrupts."""
 
-import signal
 import time
 import unittest
 
@@ -189,7 +188,7 @@ class Interrupts(SessionCase):
                 self.runner.start(code)
                 self.runner.wait_for_output("on")
                 time.sleep(0.05)
-                self.runner.interrupt()
+                self.runner.interrupt_until_heard()
                 done = self.runner.receive()
                 self.assertEqual(done["error"]["type"], "KeyboardInterrupt", done)
                 self.assertNotIn("mcp_forge_runner", done["error"]["traceback"])
@@ -199,7 +198,7 @@ class Interrupts(SessionCase):
     def test_in_a_loop_of_numpy(self):
         self.runner.start("import numpy as np\na = np.ones((200, 200))\nprint('on')\nwhile True: a = a @ a * 0")
         self.runner.wait_for_output("on")
-        self.runner.interrupt()
+        self.runner.interrupt_until_heard()
         self.assertEqual(self.runner.receive()["error"]["type"], "KeyboardInterrupt")
 
     def test_the_traceback_says_where_the_code_awaited(self):
@@ -207,7 +206,7 @@ class Interrupts(SessionCase):
         self.runner.start(code)
         self.runner.wait_for_output("on")
         time.sleep(0.05)
-        self.runner.interrupt()
+        self.runner.interrupt_until_heard()
         self.assertIn("line 4, in slow", self.runner.receive()["error"]["traceback"])
 
     def test_a_tool_call(self):
@@ -257,7 +256,7 @@ class Interrupts(SessionCase):
         self.assertEqual(self.runner.receive()["result"], "went on")
         self.runner.start("print('again'); time.sleep(600)")
         self.runner.wait_for_output("again")
-        self.runner.process.send_signal(signal.SIGINT)
+        self.runner.interrupt_until_heard()
         self.assertEqual(self.runner.receive()["error"]["type"], "KeyboardInterrupt")
 
 

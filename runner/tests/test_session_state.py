@@ -3,7 +3,6 @@
 import base64
 import os
 import pathlib
-import select
 import socket
 import time
 import unittest
@@ -374,10 +373,7 @@ class Branches(SessionCase):
         branch.start("print('on')\nimport time; time.sleep(600)")
         while b"on" not in os.read(branch.fds["stdout"], 100):
             pass
-        # Repeated, as the server does: one that comes while the runner itself writes is lost.
-        branch.interrupt()
-        while not select.select([branch.socket], [], [], 0.5)[0]:
-            branch.interrupt()
+        branch.interrupt_until_heard()
         self.assertEqual(branch.receive()["error"]["type"], "KeyboardInterrupt")
 
     def test_it_outlives_its_parent(self):
