@@ -40,7 +40,7 @@ const EXAMPLES: &str = "Examples:
   cargo xtask test --list                the groups, and what each is for
   cargo xtask test --only fmt clippy     two groups, and what they need
   cargo xtask test --only escape         the escape tests with their negative controls
-  cargo xtask bench --quick              benchmarks in about 3 minutes";
+  cargo xtask bench --quick              benchmarks in about 5 minutes";
 
 #[derive(Debug, Args)]
 struct Selection {

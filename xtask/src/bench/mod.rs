@@ -67,10 +67,10 @@ const DIRECT_CALLS: u32 = 1000;
 /// Options of `cargo xtask bench`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// About 3 minutes instead of 15
+    /// About 5 minutes instead of 30
     #[arg(long)]
     quick: bool,
-    /// With --quick: as many sandboxes, sessions and turns all the same (adds some 8 minutes)
+    /// With --quick: as many sandboxes, sessions and turns all the same (adds some 3 minutes)
     #[arg(long)]
     full_counts: bool,
     /// Only these contenders (see --list)
@@ -155,7 +155,11 @@ impl Bench<'_> {
         let mut results = Results {
             date: machine::now()?,
             version: machine::version(&workspace.root),
-            mode: if self.options.quick { "quick" } else { "full" },
+            mode: match (self.options.quick, self.options.full_counts) {
+                (true, false) => " --quick",
+                (true, true) => " --quick --full-counts",
+                (false, _) => "",
+            },
             machine: machine::read()?,
             notes: contenders::notes(workspace),
             contenders: Vec::new(),

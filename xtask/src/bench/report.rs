@@ -21,13 +21,7 @@ fn write_page(page: &mut String, results: &Results) -> std::fmt::Result {
     writeln!(
         page,
         "Written by `cargo xtask bench{}` on {} at version {}. Do not edit: run it; what is known of the reasons stands in `analysis.md`, and is repeated at the end.\n",
-        if results.mode == "quick" {
-            " --quick"
-        } else {
-            ""
-        },
-        results.date,
-        results.version
+        results.mode, results.date, results.version
     )?;
     writeln!(
         page,
@@ -300,7 +294,7 @@ pub(crate) mod tests {
         let mut results = Results {
             date: "2026-01-02T03:04:05Z".to_owned(),
             version: "abc1234".to_owned(),
-            mode: "quick",
+            mode: " --quick",
             machine: Machine {
                 processor: "Example CPU".to_owned(),
                 cores: 2,

@@ -9,7 +9,7 @@ pub(crate) struct Results {
     pub(crate) date: String,
     /// Which version: `git describe`.
     pub(crate) version: String,
-    /// `full` or `quick`.
+    /// The options that decide how much is run, as they stand on the command line.
     pub(crate) mode: &'static str,
     pub(crate) machine: Machine,
     /// What a reader must know to read the numbers.
