@@ -50,7 +50,7 @@ pub(super) async fn run(arguments: ServeArguments, mut config: Config) -> Result
         return Err(CliError::Usage(problem.to_owned()));
     }
     if let Some(socket) = arguments.podman_socket {
-        config.later.podman_socket = Some(socket);
+        config.containers.socket = Some(socket);
     }
     if arguments.background {
         return serve_background(config).await;

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use crate::limits::Limits;
 
 use super::{
-    Backend, BridgeLimits, Config, NativeConfig, OutputCaps, Profile, Rootfs, SessionsConfig,
-    VolumesConfig,
+    Backend, BridgeLimits, Config, ContainersConfig, EngineKind, Images, NativeConfig, OutputCaps,
+    Profile, Rootfs, SessionsConfig, VolumesConfig,
     error::ConfigError,
-    later::{Builder, Images, Later, Packages, Template},
+    later::{Builder, Later, Packages, Template},
     read::Reader,
     upstreams,
 };
@@ -60,6 +60,12 @@ pub(super) fn build(
             tiers: reader.texts("warm.tiers"),
             ready: reader.number("warm.ready")?,
         },
+        engine: match reader.text("execution.engine").as_deref() {
+            Some("podman") => EngineKind::Podman,
+            Some("docker") => EngineKind::Docker,
+            _ => EngineKind::Native,
+        },
+        containers: containers(reader)?,
         audit_dir: audit_directory(reader, &data_dir)?,
         upstreams,
         default_backend: match reader.text("execution.default_backend").as_deref() {
@@ -126,21 +132,30 @@ fn later(reader: &Reader<'_>, data_dir: &Path) -> Result<Later, ConfigError> {
     Ok(Later {
         host: text("server.host"),
         port: reader.number("server.port")?,
-        podman_socket: reader.path("server.podman_socket"),
         allow_network: reader.flag("security.allow_network"),
-        images: Images {
-            python_3_11: text("images.python_3_11"),
-            python_3_12: text("images.python_3_12"),
-            jupyter: text("images.jupyter"),
-            auto_pull: reader.flag("images.auto_pull"),
-            pull_interval: reader.duration("images.pull_interval")?,
-        },
         builder: builder(reader, data_dir)?,
         packages: Packages {
             allowlist: reader.texts("packages.allowlist"),
             blocklist: reader.texts("packages.blocklist"),
             manual_approval: reader.texts("packages.manual_approval"),
         },
+    })
+}
+
+fn containers(reader: &Reader<'_>) -> Result<ContainersConfig, ConfigError> {
+    let text = |path: &str| reader.text(path).unwrap_or_default();
+    Ok(ContainersConfig {
+        socket: reader.path("server.podman_socket"),
+        images: Images {
+            python_3_11: text("images.python_3_11"),
+            python_3_12: text("images.python_3_12"),
+            jupyter: text("images.jupyter"),
+            allowed: reader.texts("images.allowed"),
+            auto_pull: reader.flag("images.auto_pull"),
+            pull_interval: reader.duration("images.pull_interval")?,
+        },
+        ready: reader.number("containers.ready")?,
+        max_age: reader.duration("containers.max_age")?,
     })
 }
 

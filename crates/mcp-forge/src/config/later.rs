@@ -3,38 +3,19 @@
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
-/// What the operator wrote for podman, environments and the HTTP service.
+/// What the operator wrote for environments and the HTTP service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Later {
     /// `server.host`.
     pub host: String,
     /// `server.port`.
     pub port: u16,
-    /// `server.podman_socket`.
-    pub podman_socket: Option<PathBuf>,
     /// `security.allow_network`. Sandboxes have no network whatever it says.
     pub allow_network: bool,
-    /// `images`.
-    pub images: Images,
     /// `environment_builder`.
     pub builder: Builder,
     /// `packages`.
     pub packages: Packages,
-}
-
-/// The podman engine's images.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Images {
-    /// For Python 3.11.
-    pub python_3_11: String,
-    /// For Python 3.12.
-    pub python_3_12: String,
-    /// For sessions.
-    pub jupyter: String,
-    /// Whether missing ones are pulled at start.
-    pub auto_pull: bool,
-    /// Time between looks for newer ones.
-    pub pull_interval: Duration,
 }
 
 /// What building environments may cost.

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
 
 use crate::limits::Limits;
 
+pub use containers::{ContainersConfig, EngineKind, Images};
 pub use error::ConfigError;
 pub(crate) use keys::nearest;
 pub use keys::reference;
@@ -12,6 +13,7 @@ pub use load::{Loaded, Sources};
 pub use sessions::{Backend, SessionsConfig, VolumesConfig};
 
 mod check;
+mod containers;
 mod environment;
 mod error;
 mod keys;
@@ -45,8 +47,12 @@ pub struct Config {
     pub profile: Profile,
     /// Layers that may be missing below the profile, by name. The operator's explicit choice.
     pub allow_degraded: Vec<String>,
+    /// Where sandboxes come from.
+    pub engine: EngineKind,
     /// The native engine's settings.
     pub native: NativeConfig,
+    /// The settings of engines that use a container API.
+    pub containers: ContainersConfig,
     /// Directory of the audit log's files.
     pub audit_dir: PathBuf,
     /// The MCP servers under `mcp_tools`, by name.

@@ -123,7 +123,7 @@ fn the_example_of_the_specification_loads_as_it_is() {
     assert_eq!(warnings, Vec::<String>::new());
     assert_eq!(config.audit_dir, Path::new("/var/log/mcp-forge/audit"));
     assert_eq!(
-        config.later.podman_socket.as_deref(),
+        config.containers.socket.as_deref(),
         Some(Path::new("/run/user/1000/podman/podman.sock"))
     );
     assert_eq!(config.later.builder.max_image_size, 2 << 30);
@@ -204,12 +204,9 @@ fn each_variable_reaches_its_key() {
     let config = loaded.config;
     assert_eq!(config.default_limits.timeout, Duration::from_secs(42));
     assert_eq!(config.max_limits.memory_bytes, 4 << 30);
-    assert!(!config.later.images.auto_pull);
+    assert!(!config.containers.images.auto_pull);
     assert_eq!(config.allow_degraded, ["landlock", "cgroup"]);
-    assert_eq!(
-        config.later.podman_socket,
-        Some(PathBuf::from("/run/p.sock"))
-    );
+    assert_eq!(config.containers.socket, Some(PathBuf::from("/run/p.sock")));
     assert_eq!(config.volumes.base_path, Path::new("/srv/volumes"));
     assert_eq!(config.later.builder.uv_cache_path, Path::new("/srv/uv"));
     assert_eq!(config.audit_dir, Path::new("/srv/audit"));

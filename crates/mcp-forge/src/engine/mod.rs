@@ -10,6 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::limits::Limits;
 
 pub mod native;
+pub mod podman;
 
 /// Engine-neutral description of one sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,0 +1,3 @@
+//! The podman engine: containers, made through a container API's socket. Docker's speaks the same.
+
+pub mod socket;
