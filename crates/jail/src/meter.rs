@@ -1,6 +1,10 @@
 //! Where the use of a living sandbox is read: by the server, which owes an answer before the end.
 
-use std::{fs::File, os::unix::fs::FileExt, path::PathBuf};
+use std::{
+    fs::File,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +25,43 @@ pub struct Meter {
 }
 
 impl Meter {
+    /// Of a container that another program made on this machine: `init` is its first process, and
+    /// `name` a part of its cgroup's path that no other has. None where that process is not here, as
+    /// with a service in a virtual machine.
+    pub fn of_container(init: i32, name: &str) -> Option<Self> {
+        let listed = std::fs::read_to_string(format!("/proc/{init}/cgroup")).ok()?;
+        Self::in_cgroups(init, name, &listed)
+    }
+
+    fn in_cgroups(init: i32, name: &str, listed: &str) -> Option<Self> {
+        // A line is a number, the controllers, and the path; version 2 has no controllers.
+        let directory = |controller: &str| {
+            let line = listed.lines().find_map(|line| {
+                let (_, rest) = line.split_once(':')?;
+                let (controllers, path) = rest.split_once(':')?;
+                let has = controllers.split(',').any(|name| name == controller);
+                (has && path.contains(name)).then_some((controllers, path))
+            });
+            let (controllers, path) = line?;
+            let mount = Path::new("/sys/fs/cgroup").join(controllers);
+            Some(mount.join(path.trim_start_matches('/')))
+        };
+        if let (Some(memory), cpu) = (directory("memory"), directory("cpuacct")) {
+            return Some(Self {
+                init,
+                program: None,
+                cpu: cpu.map(|cpu| (cpu.join("cpuacct.usage"), 1_000_000)),
+                memory_peak: Some(memory.join("memory.max_usage_in_bytes")),
+            });
+        }
+        directory("").map(|unified| Self {
+            init,
+            program: None,
+            cpu: Some((unified.join("cpu.stat"), 1_000)),
+            memory_peak: Some(unified.join("memory.peak")),
+        })
+    }
+
     /// CPU time of all its processes so far, in milliseconds. Without a cgroup, of those that live
     /// and their ended children, and no finer than 10 ms.
     pub fn cpu_ms(&self) -> Option<u64> {
@@ -97,4 +138,29 @@ fn count(file: &File) -> Option<u64> {
     let line = text.lines().next()?;
     let number = line.strip_prefix("usage_usec ").unwrap_or(line);
     number.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_containers_cgroups_are_found_in_both_versions() {
+        let old = "5:memory:/parent/libpod-abc\n4:cpu,cpuacct:/parent/libpod-abc\n0::/other\n";
+        let meter = Meter::in_cgroups(7, "abc", old).unwrap();
+        let memory = "/sys/fs/cgroup/memory/parent/libpod-abc/memory.max_usage_in_bytes";
+        assert_eq!(meter.memory_peak.as_deref(), Some(Path::new(memory)));
+        let cpu = "/sys/fs/cgroup/cpu,cpuacct/parent/libpod-abc/cpuacct.usage";
+        assert_eq!(meter.cpu, Some((cpu.into(), 1_000_000)));
+        let new = "0::/user.slice/libpod-abc.scope\n";
+        let meter = Meter::in_cgroups(7, "abc", new).unwrap();
+        let memory = "/sys/fs/cgroup/user.slice/libpod-abc.scope/memory.peak";
+        assert_eq!(meter.memory_peak.as_deref(), Some(Path::new(memory)));
+    }
+
+    #[test]
+    fn a_process_in_the_cgroup_of_another_is_not_taken_for_the_container() {
+        assert_eq!(Meter::in_cgroups(7, "abc", "0::/user.slice/mine\n"), None);
+        assert_eq!(Meter::in_cgroups(7, "abc", "5:memory:/\n0::/\n"), None);
+    }
 }

@@ -12,6 +12,7 @@ pub mod engine;
 pub mod limits;
 pub mod mcp;
 pub mod names;
+pub mod policy;
 pub mod runner;
 pub mod servers;
 pub mod service;

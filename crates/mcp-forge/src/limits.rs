@@ -26,6 +26,12 @@ impl Limits {
         self.storage_bytes.min(self.memory_bytes / 5)
     }
 
+    /// Whether a sandbox for these will do for the others: the server keeps the time itself.
+    pub fn are_alike(&self, other: &Self) -> bool {
+        let timeout = self.timeout;
+        *self == Self { timeout, ..other.clone() }
+    }
+
     /// Bytes of `/dev/shm`.
     pub fn shared_memory_bytes(&self) -> u64 {
         self.memory_bytes / 8

@@ -7,10 +7,11 @@ use std::{fmt, time::Duration};
 use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::limits::Limits;
+use crate::{limits::Limits, policy::Violation};
 
 pub mod native;
 pub mod podman;
+mod variables;
 
 /// Engine-neutral description of one sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,6 +64,9 @@ pub trait Engine: fmt::Debug + Send + Sync {
     ///
     /// [`LaunchError`]; nothing is left running.
     async fn launch(&self, spec: &SandboxSpec) -> Result<Sandbox, LaunchError>;
+
+    /// Ends what was made ahead, and waits until it is gone. Launches that come later work.
+    async fn shutdown(&self) {}
 }
 
 /// A running sandbox: the same four things whatever the engine, and what it is made of.
@@ -267,6 +271,12 @@ pub enum LaunchError {
         /// What the operator can do.
         fix: String,
     },
+    /// A rule of the allow-list forbids it: see `policy`. To be told to the audit log.
+    #[error("the sandbox was refused: {0}")]
+    Forbidden(#[from] Violation),
+    /// The container service cannot be used; the engine tries again, less and less often.
+    #[error("{0}")]
+    Unreachable(String),
     /// No interpreter that can serve.
     #[error("no usable Python: {0}")]
     Python(String),

@@ -14,6 +14,24 @@ sys.path.insert(0, '/opt/mcp-forge')
 from mcp_forge_runner.zygote import main
 main()";
 
+/// Starts the relay in a container: takes the runner's files from standard input, as a length and
+/// a JSON object, puts them where they are found, and goes on with them.
+pub const RELAY: &str = "\
+import json, os, sys
+def take(count):
+    taken = b''
+    while len(taken) < count:
+        taken += os.read(0, count - len(taken)) or os._exit(0)
+    return taken
+for name, text in json.loads(take(int.from_bytes(take(4), 'big'))).items():
+    path = os.path.join('/opt/mcp-forge', name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, 'w', encoding='utf-8') as file:
+        file.write(text)
+sys.path.insert(0, '/opt/mcp-forge')
+from mcp_forge_runner.relay import main
+main()";
+
 /// In place of a module that a zygote is to import: all that a session needs, its shell included.
 pub const SESSION: &str = "mcp_forge_runner.session";
 
@@ -98,6 +116,10 @@ pub const FILES: &[(&str, &str)] = &[
     (
         "mcp_forge_runner/portraits.py",
         include_str!("../../../../runner/mcp_forge_runner/portraits.py"),
+    ),
+    (
+        "mcp_forge_runner/relay.py",
+        include_str!("../../../../runner/mcp_forge_runner/relay.py"),
     ),
     (
         "mcp_forge_runner/reprs.py",

@@ -29,6 +29,7 @@ use crate::{
     engine::{Engine, Guard, Isolation, LaunchError, Purpose, SandboxSpec},
     limits::LimitsView,
     names::{Principal, SessionName},
+    policy::Violation,
     runner::wire::{ToolFailure, ToolFailureKind, ToolValue},
     session::{SessionError, Sessions},
     turn::{self, Observer, Report, Tools, Turn, json_size},
@@ -174,6 +175,7 @@ impl Service {
         self.sessions.shutdown().await;
         self.endings.close();
         self.endings.wait().await;
+        self.engine.shutdown().await;
         self.bridge.shutdown().await;
     }
 
@@ -308,6 +310,9 @@ impl Service {
         let sandbox = match self.engine.launch(&spec).await {
             Ok(sandbox) => sandbox,
             Err(error) => {
+                if let LaunchError::Forbidden(violation) = &error {
+                    self.audit.record("security.violation", violation_fields(id, violation))?;
+                }
                 pending.finish(fields(
                     json!({"success": false, "error": error.to_string()}),
                 ))?;
@@ -334,6 +339,15 @@ impl Service {
         self.endings.spawn(end(guard, pending, slot));
         Ok((report, isolation))
     }
+}
+
+/// Which rule of the allow-list was hit, and by which execution.
+fn violation_fields(execution_id: &str, violation: &Violation) -> Map<String, Value> {
+    fields(json!({
+        "execution_id": execution_id,
+        "rule": violation.rule,
+        "reason": violation.message,
+    }))
 }
 
 /// What is left of a turn when its answer is on its way: the sandbox's end, its record, its slot.

@@ -7,7 +7,7 @@ use std::{
 
 /// Modules from the top of the program to its bottom. Those on one row may not use each other,
 /// except that `runner` has the wire types that `engine` and `bridge` share.
-const ROWS: [&[&str]; 9] = [
+const ROWS: [&[&str]; 10] = [
     &["main", "lib"],
     &["cli"],
     &["mcp"],
@@ -16,6 +16,7 @@ const ROWS: [&[&str]; 9] = [
     &["bridge", "turn"],
     &["runner", "engine", "audit", "store", "servers"],
     &["config"],
+    &["policy"],
     &["limits", "text", "names"],
 ];
 

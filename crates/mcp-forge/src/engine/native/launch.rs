@@ -152,7 +152,10 @@ pub(super) fn refused_layer(error: &LaunchError) -> Option<Layer> {
             state: LayerState::Missing,
             detail: format!("{reason}. {fix}"),
         }),
-        LaunchError::Python(_) | LaunchError::Start(_) => None,
+        LaunchError::Forbidden(_)
+        | LaunchError::Unreachable(_)
+        | LaunchError::Python(_)
+        | LaunchError::Start(_) => None,
     }
 }
 

@@ -8,7 +8,7 @@ use jail::spec::{File, JailLimits, JailSpec, Layer, Link, Tree};
 use super::Interpreter;
 use crate::{
     config::Profile,
-    engine::{Purpose, SandboxSpec},
+    engine::{Purpose, SandboxSpec, variables::VARIABLES},
     limits::Limits,
     runner::source,
 };
@@ -376,26 +376,6 @@ const ETC: [(&str, &str); 9] = [
         "ip 0 IP\nicmp 1 ICMP\ntcp 6 TCP\nudp 17 UDP\n",
     ),
     ("/etc/timezone", "Etc/UTC\n"),
-];
-
-/// Variables of every sandbox. One thread for numeric libraries: more than the CPU share are
-/// slower, and OpenBLAS breaks when it cannot start them.
-const VARIABLES: [(&str, &str); 15] = [
-    ("HOME", "/workspace"),
-    ("USER", "sandbox"),
-    ("LOGNAME", "sandbox"),
-    ("SHELL", "/bin/sh"),
-    ("LANG", "C.UTF-8"),
-    ("TZ", "UTC"),
-    ("TERM", "dumb"),
-    ("TMPDIR", "/tmp"),
-    ("XDG_CACHE_HOME", "/tmp/.cache"),
-    ("XDG_CONFIG_HOME", "/tmp/.config"),
-    ("MPLBACKEND", "Agg"),
-    ("MPLCONFIGDIR", "/tmp/.config/matplotlib"),
-    ("OMP_NUM_THREADS", "1"),
-    ("OPENBLAS_NUM_THREADS", "1"),
-    ("MKL_NUM_THREADS", "1"),
 ];
 
 #[cfg(test)]

@@ -1,3 +1,423 @@
 //! The podman engine: containers, made through a container API's socket. Docker's speaks the same.
+//!
+//! A container's first process is our relay (`runner/mcp_forge_runner/relay.py`), which gets the
+//! runner's source over the container's own stream, says what holds in there, and then starts the
+//! interpreter. Nothing is mounted, so the service may be in a virtual machine or on another host.
 
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use jail::meter::Meter;
+use tokio::sync::{Mutex, OnceCell};
+
+use super::{Engine, Isolation, LaunchError, Probe, Purpose, Sandbox, SandboxSpec};
+use crate::{
+    config::{Config, ContainersConfig, EngineKind},
+    limits::Limits,
+    policy::{ContainerPolicy, Image},
+};
+
+mod body;
+mod containers;
+mod facts;
+mod guard;
+mod link;
+mod owner;
+mod pool;
+mod probe;
 pub mod socket;
+
+use containers::{ContainerError, Containers};
+use facts::Requirements;
+use guard::Container;
+use link::{LinkError, Opening, Streams};
+use owner::Owner;
+use pool::Pools;
+use socket::Socket;
+
+/// After the service did not answer, the time until it is asked again; doubled each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+
+/// The longest such time.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// Starts containers.
+#[derive(Debug, Clone)]
+pub struct Podman(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    kind: EngineKind,
+    settings: ContainersConfig,
+    requirements: Requirements,
+    default_limits: Limits,
+    data_dir: PathBuf,
+    policy: Arc<ContainerPolicy>,
+    service: Mutex<Connection>,
+    /// Written once: what the service is told to filter system calls with.
+    filter: OnceCell<String>,
+    owner: OnceCell<Arc<Owner>>,
+    pools: Pools,
+}
+
+/// The service, as far as it answers.
+#[derive(Debug, Default)]
+struct Connection {
+    service: Option<Service>,
+    /// When it may be asked again, and how long after that, and what it said.
+    failed: Option<(Instant, Duration, String)>,
+}
+
+/// A service that has answered.
+#[derive(Debug, Clone)]
+struct Service {
+    socket: Arc<Socket>,
+    containers: Containers,
+    /// `runc`, where the service's own choice does not run on this host.
+    runtime: Option<&'static str>,
+}
+
+/// A container whose interpreter waits.
+pub(in crate::engine) struct Made {
+    container: Container,
+    streams: Streams,
+    isolation: Isolation,
+}
+
+impl std::fmt::Debug for Made {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Made")
+            .field("container", &self.container)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Made {
+    fn into_sandbox(self) -> Sandbox {
+        Sandbox {
+            connection: Box::new(self.streams.connection),
+            stdout: Box::new(self.streams.stdout),
+            stderr: Box::new(self.streams.stderr),
+            guard: Box::new(self.container),
+            isolation: self.isolation,
+        }
+    }
+}
+
+impl Podman {
+    /// Prepares the engine for `execution.engine`; asks nobody anything.
+    pub fn new(config: &Config) -> Self {
+        let images = config.containers.images.allowed.clone();
+        Self(Arc::new(Inner {
+            kind: match config.engine {
+                EngineKind::Docker => EngineKind::Docker,
+                EngineKind::Native | EngineKind::Podman => EngineKind::Podman,
+            },
+            settings: config.containers.clone(),
+            requirements: Requirements {
+                profile: config.profile.name(),
+                allow_degraded: config.allow_degraded.clone(),
+            },
+            default_limits: config.default_limits.clone(),
+            data_dir: config.data_dir.clone(),
+            policy: Arc::new(ContainerPolicy::new(images)),
+            service: Mutex::default(),
+            filter: OnceCell::new(),
+            owner: OnceCell::new(),
+            pools: Pools::default(),
+        }))
+    }
+}
+
+impl Inner {
+    /// The service; one that failed is asked again after a pause that grows.
+    async fn service(&self) -> Result<Service, LaunchError> {
+        let mut connection = self.service.lock().await;
+        if let Some(service) = &connection.service {
+            return Ok(service.clone());
+        }
+        let pause = match &connection.failed {
+            Some((when, pause, problem)) if Instant::now() < *when => {
+                let again = format!("{problem} (asked again in {} s)", pause.as_secs().max(1));
+                return Err(LaunchError::Unreachable(again));
+            }
+            Some((_, pause, _)) => (*pause * 2).min(LONGEST_PAUSE),
+            None => FIRST_PAUSE,
+        };
+        match self.connect().await {
+            Ok(service) => {
+                connection.failed = None;
+                connection.service = Some(service.clone());
+                Ok(service)
+            }
+            Err(error) => {
+                connection.failed = Some((Instant::now() + pause, pause, error.to_string()));
+                Err(error)
+            }
+        }
+    }
+
+    async fn connect(&self) -> Result<Service, LaunchError> {
+        let unreachable = |error: socket::SocketError| LaunchError::Unreachable(error.to_string());
+        let socket = Socket::connect(self.kind, self.settings.socket.as_deref());
+        let socket = Arc::new(socket.await.map_err(unreachable)?);
+        let owner = self.owner.get_or_try_init(async || {
+            let owner = Owner::register(&self.data_dir).map_err(|error| files(&error))?;
+            Ok::<_, LaunchError>(Arc::new(owner))
+        });
+        let containers = Containers::new(
+            socket.client.clone(),
+            Arc::clone(&self.policy),
+            Arc::clone(owner.await?),
+        );
+        let removed = containers.remove_orphans(None).await;
+        match removed.map_err(|error| self.refused(error))? {
+            0 => {}
+            count => tracing::info!(count, "containers of servers that are gone were removed"),
+        }
+        containers.owner().forget_dead();
+        Ok(Service {
+            socket,
+            containers,
+            runtime: None,
+        })
+    }
+
+    /// Forgets a service that does not answer, so that the next launch looks for it again.
+    async fn forget(&self) {
+        self.service.lock().await.service = None;
+        drop(self.pools.turns.drain());
+        drop(self.pools.sessions.drain());
+    }
+
+    fn image_names(&self, purpose: &Purpose) -> Vec<&str> {
+        let images = &self.settings.images;
+        match purpose {
+            Purpose::Session => vec![&images.jupyter, &images.python_3_12, &images.python_3_11],
+            Purpose::Turn(_) => vec![&images.python_3_12, &images.python_3_11, &images.jupyter],
+        }
+    }
+
+    /// The first image of those that fit which is there.
+    async fn image(&self, service: &Service, purpose: &Purpose) -> Result<Image, LaunchError> {
+        let names = self.image_names(purpose);
+        for name in &names {
+            let found = service.containers.image(name).await;
+            if let Some(image) = found.map_err(|error| self.refused(error))? {
+                return Ok(image);
+            }
+        }
+        Err(LaunchError::Python(format!(
+            "the {} service has none of the images {}: build them with `mcp-forge image build`",
+            self.kind.name(),
+            names.join(", ")
+        )))
+    }
+
+    /// Makes a container, cold.
+    async fn make(&self, limits: &Limits, purpose: &Purpose) -> Result<Made, LaunchError> {
+        let service = self.service().await?;
+        let made = self.make_with(&service, limits, purpose).await;
+        match made {
+            Err(LaunchError::Unreachable(problem)) => {
+                self.forget().await;
+                Err(LaunchError::Unreachable(problem))
+            }
+            Err(LaunchError::Start(problem)) if needs_runc(&problem) && service.runtime.is_none() => {
+                let service = Service {
+                    runtime: Some("runc"),
+                    ..service
+                };
+                let made = self.make_with(&service, limits, purpose).await?;
+                tracing::info!("the service's own runtime does not run here; runc does");
+                self.service.lock().await.service = Some(service);
+                Ok(made)
+            }
+            made => made,
+        }
+    }
+
+    async fn make_with(
+        &self,
+        service: &Service,
+        limits: &Limits,
+        purpose: &Purpose,
+    ) -> Result<Made, LaunchError> {
+        let image = self.image(service, purpose).await?;
+        let containers = &service.containers;
+        let filter = self.filter().await?;
+        let labels = containers.owner().labels();
+        let body = body::body(&image, limits, labels, (filter, service.runtime));
+        let id = containers.create(&image, body).await;
+        let id = id.map_err(|error| self.refused(error))?;
+        match self.open(service, &id, limits, purpose).await {
+            Ok(made) => Ok(made),
+            Err(error) => {
+                containers.remove(&id).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn open(
+        &self,
+        service: &Service,
+        id: &str,
+        limits: &Limits,
+        purpose: &Purpose,
+    ) -> Result<Made, LaunchError> {
+        let broken = |error: LinkError| LaunchError::Start(error.to_string());
+        let containers = &service.containers;
+        let attached = containers.start(id).await;
+        let attached = attached.map_err(|error| self.refused(error))?;
+        let (opening, facts) = Opening::begin(attached, &body::runner()).await.map_err(broken)?;
+        let runtime = probe::runtime(&service.socket.version);
+        let isolation =
+            facts.isolation(self.kind.name(), &runtime, limits, &self.requirements)?;
+        let start = body::start(purpose, limits, &facts);
+        let (link, streams) = opening.start(&start).await.map_err(broken)?;
+        let process = containers.process(id).await;
+        let meter = process.and_then(|process| Meter::of_container(process, id));
+        Ok(Made {
+            container: Container {
+                id: id.to_owned(),
+                link: Some(link),
+                meter: meter.map(|meter| meter.open()),
+                memory_bytes: limits.memory_bytes,
+                containers: containers.clone(),
+                is_removed: false,
+            },
+            streams,
+            isolation,
+        })
+    }
+
+    /// What the option `seccomp` is given: Podman wants a file of its host, Docker the profile itself.
+    async fn filter(&self) -> Result<&str, LaunchError> {
+        let made = self.filter.get_or_try_init(async || {
+            let profile = jail::seccomp::oci_profile();
+            if self.kind == EngineKind::Docker {
+                return Ok(profile);
+            }
+            let path = self.data_dir.join("containers/seccomp.json");
+            write_whole(&path, &profile).map_err(|error| files(&error))?;
+            let path = path.canonicalize().map_err(|error| files(&error))?;
+            Ok(path.display().to_string())
+        });
+        Ok(made.await?)
+    }
+
+    fn refused(&self, error: ContainerError) -> LaunchError {
+        match error {
+            ContainerError::Forbidden(violation) => LaunchError::Forbidden(violation),
+            ContainerError::Unreachable(problem) => LaunchError::Unreachable(format!(
+                "the {} service does not answer: {problem}",
+                self.kind.name()
+            )),
+            ContainerError::Refused(problem) => {
+                LaunchError::Start(format!("{} refused: {problem}", self.kind.name()))
+            }
+        }
+    }
+
+    /// Makes containers ahead, and says in the log when that fails.
+    async fn fill(&self, purpose: &Purpose) {
+        let pool = match purpose {
+            Purpose::Session => &self.pools.sessions,
+            Purpose::Turn(_) => &self.pools.turns,
+        };
+        let make = async || self.make(&self.default_limits, purpose).await;
+        if let Err(error) = pool.fill(self.settings.ready, make).await {
+            tracing::warn!(%error, "no container could be made ahead");
+        }
+    }
+}
+
+#[async_trait::async_trait]
+impl Engine for Podman {
+    fn name(&self) -> &'static str {
+        self.0.kind.name()
+    }
+
+    async fn probe(&self) -> Probe {
+        self.0.probe().await
+    }
+
+    async fn prepare(&self) -> Result<(), LaunchError> {
+        let service = self.0.service().await?;
+        tokio::spawn(tidy(Arc::downgrade(&self.0), self.0.settings.max_age));
+        self.0.image(&service, &Purpose::default()).await?;
+        if self.0.settings.ready > 0 {
+            let made = self.0.make(&self.0.default_limits, &Purpose::default()).await?;
+            self.0.pools.turns.put(made);
+        }
+        self.0.fill(&Purpose::default()).await;
+        Ok(())
+    }
+
+    async fn launch(&self, spec: &SandboxSpec) -> Result<Sandbox, LaunchError> {
+        let inner = &self.0;
+        if inner.settings.ready == 0 || !spec.limits.are_alike(&inner.default_limits) {
+            return Ok(inner.make(&spec.limits, &spec.purpose).await?.into_sandbox());
+        }
+        let (pool, purpose) = match &spec.purpose {
+            Purpose::Session => (&inner.pools.sessions, Purpose::Session),
+            Purpose::Turn(_) => (&inner.pools.turns, Purpose::default()),
+        };
+        let waiting = pool.take();
+        let made = match waiting {
+            Some(made) => made,
+            None => inner.make(&spec.limits, &spec.purpose).await?,
+        };
+        let inner = Arc::clone(inner);
+        tokio::spawn(async move { inner.fill(&purpose).await });
+        Ok(made.into_sandbox())
+    }
+
+    async fn shutdown(&self) {
+        let pools = &self.0.pools;
+        let waiting = [pools.turns.drain(), pools.sessions.drain()];
+        let ends = waiting.into_iter().flatten().map(|made| {
+            let guard: Box<dyn super::Guard> = Box::new(made.container);
+            guard.end(Duration::ZERO)
+        });
+        futures_util::future::join_all(ends).await;
+    }
+}
+
+/// Looks now and then for containers that nobody will remove, for as long as the engine lives.
+async fn tidy(inner: std::sync::Weak<Inner>, max_age: Duration) {
+    const EVERY: Duration = Duration::from_secs(600);
+    loop {
+        tokio::time::sleep(EVERY.min(max_age)).await;
+        let Some(inner) = inner.upgrade() else {
+            return;
+        };
+        let service = inner.service.lock().await.service.clone();
+        if let Some(service) = service
+            && let Err(error) = service.containers.remove_orphans(Some(max_age)).await
+        {
+            tracing::debug!(%error, "no look for old containers");
+        }
+    }
+}
+
+/// Whether the service's runtime does not know this host's cgroups, as crun on a hybrid one.
+fn needs_runc(problem: &str) -> bool {
+    problem.contains("crun") || problem.contains("hybrid mode")
+}
+
+fn files(error: &io::Error) -> LaunchError {
+    LaunchError::Start(format!("the data directory cannot be used: {error}"))
+}
+
+/// Writes a file so that nobody ever reads a part of it.
+fn write_whole(path: &Path, content: &str) -> io::Result<()> {
+    let temporary = path.with_extension(format!("{}.new", std::process::id()));
+    std::fs::write(&temporary, content)?;
+    std::fs::rename(temporary, path)
+}
