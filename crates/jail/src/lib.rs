@@ -29,7 +29,7 @@ mod ready;
 mod rlimits;
 mod rootfs;
 mod seal;
-mod seccomp;
+pub mod seccomp;
 pub mod spec;
 mod sys;
 mod twin;

@@ -15,8 +15,13 @@ use seccompiler::{
 use crate::{error::JailError, spec::Layer};
 
 mod calls;
+mod oci;
 
-use calls::{ALLOWED, LEGACY};
+use calls::{
+    ALLOWED, Compare, Conditional, FAMILY, LEGACY, NAMESPACES, PRCTLS, REFUSED, SOCKETS,
+    conditional,
+};
+pub use oci::oci_profile;
 
 /// Installs the wide filter: the list, and what a process needs to seal itself. The seal's last
 /// step takes that away again with [`narrow`], before a byte of the program is read: the wide one
@@ -32,7 +37,7 @@ pub(crate) fn install() -> Result<String, JailError> {
         .map_err(|error| failed("install the filter", error.to_string()))?;
     Ok(format!(
         "{} system calls, AF_UNIX sockets only, default ENOSYS",
-        ALLOWED.len() + LEGACY.len() + CONDITIONAL
+        ALLOWED.len() + LEGACY.len() + conditional().len()
     ))
 }
 
@@ -66,7 +71,7 @@ pub(crate) fn narrow() -> Result<BpfProgram, String> {
     rules.insert(libc::SYS_clone, namespaces);
     let unlisted = PRCTLS
         .into_iter()
-        .map(|option| dword(0, SeccompCmpOp::Ne, u64::from(option.unsigned_abs())))
+        .map(|option| dword(0, SeccompCmpOp::Ne, u64::from(option)))
         .collect::<Result<_, _>>()
         .and_then(SeccompRule::new)
         .map_err(none)?;
@@ -88,26 +93,17 @@ pub(crate) fn words(instruction: &sock_filter) -> [u32; 2] {
     [u32::from_ne_bytes(first), instruction.k]
 }
 
-/// The flags of clone that make namespaces.
-const NAMESPACES: u64 = (libc::CLONE_NEWNS
-    | libc::CLONE_NEWCGROUP
-    | libc::CLONE_NEWUTS
-    | libc::CLONE_NEWIPC
-    | libc::CLONE_NEWUSER
-    | libc::CLONE_NEWPID
-    | libc::CLONE_NEWNET) as u32 as u64;
-
-/// The calls allowed by [`conditional`] rules.
-const CONDITIONAL: usize = 10;
-
 /// The compiled filter, with some calls allowed whatever their arguments.
 fn program(whole: &[i64]) -> Result<BpfProgram, String> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = ALLOWED
         .iter()
         .chain(LEGACY)
-        .map(|call| (*call, Vec::new()))
+        .map(|(_, number)| (*number, Vec::new()))
         .collect();
-    rules.extend(conditional().map_err(|error| error.to_string())?);
+    for some in conditional() {
+        let some_rules = rules_of(&some).map_err(|error| error.to_string())?;
+        rules.insert(some.call.1, some_rules);
+    }
     rules.extend(whole.iter().map(|call| (*call, Vec::new())));
     let filter = SeccompFilter::new(
         rules,
@@ -145,9 +141,7 @@ fn prologue() -> Vec<sock_filter> {
     const ARCH: u32 = 4;
     const ARGUMENT_0: u32 = 16;
     const X32_BIT: u32 = 0x4000_0000;
-    let socket = u32::try_from(libc::SYS_socket).unwrap_or(u32::MAX);
-    let socketpair = u32::try_from(libc::SYS_socketpair).unwrap_or(u32::MAX);
-    let af_unix = libc::AF_UNIX.unsigned_abs();
+    let [socket, socketpair] = SOCKETS.map(|(_, number)| u32::try_from(number).unwrap_or(u32::MAX));
     let head = [
         load(ARCH),
         jump_if_equal(AUDIT_ARCHITECTURE, 1, 0),
@@ -157,8 +151,8 @@ fn prologue() -> Vec<sock_filter> {
         jump_if_at_least(X32_BIT, 0, 1),
         answer(libc::SECCOMP_RET_KILL_PROCESS),
     ];
-    let refused = REFUSED.into_iter().flat_map(|call| {
-        let number = u32::try_from(call).unwrap_or(u32::MAX);
+    let refused = REFUSED.into_iter().flat_map(|(_, number)| {
+        let number = u32::try_from(number).unwrap_or(u32::MAX);
         [
             jump_if_equal(number, 0, 1),
             answer(libc::SECCOMP_RET_ERRNO | EPERM),
@@ -168,15 +162,12 @@ fn prologue() -> Vec<sock_filter> {
         jump_if_equal(socket, 1, 0),
         jump_if_equal(socketpair, 0, 4),
         load(ARGUMENT_0),
-        jump_if_equal(af_unix, 0, 1),
+        jump_if_equal(FAMILY, 0, 1),
         answer(libc::SECCOMP_RET_ALLOW),
         answer(libc::SECCOMP_RET_ERRNO | EAFNOSUPPORT),
     ];
     head.into_iter().chain(refused).chain(sockets).collect()
 }
-
-/// Calls that programs make knowing that they need a privilege: refused as to any user.
-const REFUSED: [i64; 2] = [libc::SYS_clock_settime, libc::SYS_settimeofday];
 
 fn load(offset: u32) -> sock_filter {
     instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, (0, 0), offset)
@@ -211,79 +202,26 @@ fn instruction(code: u32, (jt, jf): (u8, u8), k: u32) -> sock_filter {
     }
 }
 
-/// Calls that are allowed only with some arguments.
-fn conditional() -> Result<[(i64, Vec<SeccompRule>); CONDITIONAL], seccompiler::BackendError> {
-    // The other ioctls that reach a descriptor in here push input into terminals (TIOCSTI,
-    // TIOCLINUX) or load line disciplines (TIOCSETD).
-    const IOCTLS: [u64; 11] = [
-        libc::TCGETS,
-        libc::TCSETS,
-        libc::TCSETSW,
-        libc::TCSETSF,
-        libc::TIOCGWINSZ,
-        libc::TIOCGPGRP,
-        // Acts only on the caller's own terminal, and there is none: the answer is what matters.
-        libc::TIOCSPGRP,
-        libc::FIONREAD,
-        libc::FIONBIO,
-        libc::FIOCLEX,
-        libc::FIONCLEX,
-    ];
-    let dword = |argument, operator, value| {
-        SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)
+/// The rules in the compiler's words.
+fn rules_of(conditional: &Conditional) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
+    let condition = |compare: &Compare| {
+        let operator = match compare.mask {
+            Compare::LOW_HALF => SeccompCmpOp::Eq,
+            mask => SeccompCmpOp::MaskedEq(mask),
+        };
+        SeccompCondition::new(
+            compare.argument,
+            SeccompCmpArgLen::Dword,
+            operator,
+            compare.value,
+        )
     };
-    let no_namespace = SeccompRule::new(vec![dword(0, SeccompCmpOp::MaskedEq(NAMESPACES), 0)?])?;
-    let ioctls = IOCTLS
-        .into_iter()
-        .map(|request| SeccompRule::new(vec![dword(1, SeccompCmpOp::Eq, request)?]))
-        .collect::<Result<_, _>>()?;
-    // Asking for the current personality only: others switch off address randomisation.
-    let personality = SeccompRule::new(vec![dword(0, SeccompCmpOp::Eq, 0xFFFF_FFFF)?])?;
-    let prctls = PRCTLS
-        .into_iter()
-        .map(|option| {
-            SeccompRule::new(vec![dword(
-                0,
-                SeccompCmpOp::Eq,
-                u64::from(option.unsigned_abs()),
-            )?])
-        })
-        .collect::<Result<_, _>>()?;
-    // Of oneself only. Pid 1 of the sandbox has the same user: starved by its priority, or robbed of
-    // its descriptors, it could not end the sandbox.
-    let own = || dword(0, SeccompCmpOp::Eq, 0);
-    let only_own = || SeccompRule::new(vec![own()?]).map(|rule| vec![rule]);
-    let own_priority = SeccompRule::new(vec![own()?, dword(1, SeccompCmpOp::Eq, 0)?])?;
-    Ok([
-        (libc::SYS_prlimit64, only_own()?),
-        (libc::SYS_sched_setaffinity, only_own()?),
-        (libc::SYS_sched_setattr, only_own()?),
-        (libc::SYS_sched_setparam, only_own()?),
-        (libc::SYS_sched_setscheduler, only_own()?),
-        (libc::SYS_setpriority, vec![own_priority]),
-        (libc::SYS_clone, vec![no_namespace]),
-        (libc::SYS_ioctl, ioctls),
-        (libc::SYS_personality, vec![personality]),
-        (libc::SYS_prctl, prctls),
-    ])
+    conditional
+        .any
+        .iter()
+        .map(|all| SeccompRule::new(all.iter().map(condition).collect::<Result<_, _>>()?))
+        .collect()
 }
-
-/// What programs ask of prctl. Left out: `PR_SET_MM`, `PR_SET_PTRACER`, `PR_SET_SECCOMP` and all
-/// that is newer.
-const PRCTLS: [i32; 11] = [
-    libc::PR_SET_PDEATHSIG,
-    libc::PR_GET_PDEATHSIG,
-    libc::PR_GET_DUMPABLE,
-    libc::PR_SET_DUMPABLE,
-    libc::PR_SET_NAME,
-    libc::PR_GET_NAME,
-    libc::PR_GET_NO_NEW_PRIVS,
-    libc::PR_SET_NO_NEW_PRIVS,
-    libc::PR_CAPBSET_READ,
-    libc::PR_SET_CHILD_SUBREAPER,
-    // Names memory areas in /proc: glibc and CPython 3.13 do; inert otherwise.
-    libc::PR_SET_VMA,
-];
 
 #[cfg(test)]
 mod tests {
@@ -291,7 +229,11 @@ mod tests {
 
     #[test]
     fn no_call_is_listed_twice() {
-        let mut calls: Vec<i64> = ALLOWED.iter().chain(LEGACY).copied().collect();
+        let mut calls: Vec<i64> = ALLOWED
+            .iter()
+            .chain(LEGACY)
+            .map(|(_, number)| *number)
+            .collect();
         let listed = calls.len();
         calls.sort_unstable();
         calls.dedup();
@@ -335,11 +277,13 @@ mod tests {
             libc::SYS_userfaultfd,
             libc::SYS_vmsplice,
         ];
-        for call in forbidden.into_iter().chain(REFUSED) {
-            assert!(
-                !ALLOWED.contains(&call) && !LEGACY.contains(&call),
-                "system call {call}"
-            );
+        let refused = REFUSED.into_iter().map(|(_, number)| number);
+        for call in forbidden.into_iter().chain(refused) {
+            let is_listed = ALLOWED
+                .iter()
+                .chain(LEGACY)
+                .any(|(_, number)| *number == call);
+            assert!(!is_listed, "system call {call}");
         }
     }
 }
