@@ -29,7 +29,11 @@ impl Limits {
     /// Whether a sandbox for these will do for the others: the server keeps the time itself.
     pub fn are_alike(&self, other: &Self) -> bool {
         let timeout = self.timeout;
-        *self == Self { timeout, ..other.clone() }
+        *self
+            == Self {
+                timeout,
+                ..other.clone()
+            }
     }
 
     /// Bytes of `/dev/shm`.

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{
     config::{Config, Loaded, Transport},
-    engine::{Engine, LayerState, Probe, native::Native},
+    engine::{self, LayerState, Probe},
     text::printable,
 };
 
@@ -25,7 +25,7 @@ use super::{
 Shows every layer of the sandbox with what was found and, where something is missing, what to do. \
 Nothing is installed or changed, and no MCP server is started.
 
-Exit codes: 0 if the native engine can run sealed under the configured profile, else 1.
+Exit codes: 0 if the configured engine can run sealed under the configured profile, else 1.
 
 Examples:
   mcp-forge doctor
@@ -42,7 +42,7 @@ pub(super) async fn run(
     search_path: &str,
     screen: Screen,
 ) -> Result<Exit, CliError> {
-    let probe = Native::new(&loaded.config).probe().await;
+    let probe = engine::of(&loaded.config).probe().await;
     let exit = if probe.usable {
         Exit::Success
     } else {

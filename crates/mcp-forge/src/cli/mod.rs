@@ -9,7 +9,7 @@ use crate::{
     audit::{Audit, AuditError},
     bridge::Bridge,
     config::{Config, ConfigError, Sources},
-    engine::native::Native,
+    engine,
     mcp::{ServeError, client::ClientError},
     servers::ServersError,
     service::{Service, ServiceError},
@@ -222,7 +222,7 @@ impl Arguments {
 fn service(config: Config) -> Result<Arc<Service>, CliError> {
     config.create_data_dir()?;
     let audit = Audit::open(&config.audit_dir)?;
-    let engine = Arc::new(Native::new(&config));
+    let engine = engine::of(&config);
     let bridge = Bridge::new(config.upstreams.clone(), config.bridge);
     Ok(Service::new(config, engine, bridge, audit))
 }

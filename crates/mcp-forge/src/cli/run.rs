@@ -9,7 +9,7 @@ use std::{
 use serde_json::{Map, Value, json};
 
 use crate::{
-    config::{Config, size::parse_duration},
+    config::{Config, EngineKind, size::parse_duration},
     service::ExecuteRequest,
     text::printable,
 };
@@ -75,9 +75,9 @@ pub(super) struct RunArguments {
     /// Time for the code, in seconds or such as 90s or 5m [default: execution.default_timeout]
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     timeout: Option<f64>,
-    /// Where to run it
-    #[arg(long, value_name = "ENGINE", default_value = "native")]
-    engine: String,
+    /// Run it with this engine [default: execution.engine]; a session has its server's
+    #[arg(long, value_name = "ENGINE", conflicts_with_all = ["session", "interactive"])]
+    engine: Option<EngineKind>,
     /// Run in the session of this name, which is made at its first use; `new` makes up a name and prints it
     #[arg(long, value_name = "NAME")]
     session: Option<String>,
@@ -108,15 +108,11 @@ struct CodeArguments {
 
 pub(super) async fn run(
     arguments: RunArguments,
-    config: Config,
+    mut config: Config,
     config_file: Option<PathBuf>,
 ) -> Result<Exit, CliError> {
-    if arguments.engine != "native" {
-        let problem = format!(
-            "--engine {:?} is not available yet: the engine of this version is native",
-            arguments.engine
-        );
-        return Err(CliError::Usage(problem));
+    if let Some(engine) = arguments.engine {
+        config.engine = engine;
     }
     if arguments.code.interactive {
         return interact(arguments, config, config_file).await;

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    config::Config,
+    config::{Config, EngineKind},
     mcp,
     servers::{Listening, ServerKind, Servers, ServersError},
 };
@@ -38,7 +38,10 @@ pub(super) struct ServeArguments {
     /// session and a client.
     #[arg(long)]
     background: bool,
-    /// Socket of the container API, for the podman engine (kept, not used yet)
+    /// Run sandboxes with this engine: native, podman or docker (default: execution.engine)
+    #[arg(long, value_name = "ENGINE")]
+    engine: Option<EngineKind>,
+    /// Socket of the container API; sandboxes are then Podman's containers unless --engine says otherwise
     #[arg(long, value_name = "PATH")]
     podman_socket: Option<PathBuf>,
 }
@@ -51,6 +54,10 @@ pub(super) async fn run(arguments: ServeArguments, mut config: Config) -> Result
     }
     if let Some(socket) = arguments.podman_socket {
         config.containers.socket = Some(socket);
+        config.engine = EngineKind::Podman;
+    }
+    if let Some(engine) = arguments.engine {
+        config.engine = engine;
     }
     if arguments.background {
         return serve_background(config).await;

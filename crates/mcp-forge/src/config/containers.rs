@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 /// Where sandboxes come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum EngineKind {
     /// This Linux machine.
     Native,

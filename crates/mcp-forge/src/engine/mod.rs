@@ -2,12 +2,16 @@
 //!
 //! Protocol, deadlines, limits and tools are written once, above this seam.
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::{limits::Limits, policy::Violation};
+use crate::{
+    config::{Config, EngineKind},
+    limits::Limits,
+    policy::Violation,
+};
 
 pub mod native;
 pub mod podman;
@@ -22,6 +26,14 @@ pub struct SandboxSpec {
     pub limits: Limits,
     /// What it is for: an engine may have one ready that has done part of the work.
     pub purpose: Purpose,
+}
+
+/// The engine that the operator chose. Starts nothing.
+pub fn of(config: &Config) -> Arc<dyn Engine> {
+    match config.engine {
+        EngineKind::Native => Arc::new(native::Native::new(config)),
+        EngineKind::Podman | EngineKind::Docker => Arc::new(podman::Podman::new(config)),
+    }
 }
 
 /// What a sandbox is for. A hint: every sandbox can do everything.

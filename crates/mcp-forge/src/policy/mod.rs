@@ -4,7 +4,7 @@
 //! create a container is held against these tables before it is sent, and what the service made of it
 //! is held against them once more before it is started. Pure: nothing here talks to anybody.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 mod table;
 
@@ -195,8 +195,13 @@ fn parameters(body: &Value) -> Result<Vec<(String, &Value)>, Violation> {
     };
     let top = top.iter().filter(|(name, _)| *name != "HostConfig");
     let top = top.map(|(name, value)| (name.clone(), value));
-    let host = host.iter().map(|(name, value)| (format!("HostConfig.{name}"), value));
-    Ok(top.chain(host).filter(|(_, value)| !value.is_null()).collect())
+    let host = host
+        .iter()
+        .map(|(name, value)| (format!("HostConfig.{name}"), value));
+    Ok(top
+        .chain(host)
+        .filter(|(_, value)| !value.is_null())
+        .collect())
 }
 
 fn forbidden(path: &str) -> Violation {
@@ -209,7 +214,11 @@ fn forbidden(path: &str) -> Violation {
 fn wrong(path: &str, value: &Value, rule: Rule) -> Violation {
     Violation {
         rule: "parameter.value",
-        message: format!("`{path}` is {}, and must be {}", shown(value), rule.described()),
+        message: format!(
+            "`{path}` is {}, and must be {}",
+            shown(value),
+            rule.described()
+        ),
     }
 }
 
@@ -224,7 +233,8 @@ fn asked_path(path: &str) -> &str {
 }
 
 fn lookup<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
-    path.split('.').try_fold(value, |value, part| value.get(part))
+    path.split('.')
+        .try_fold(value, |value, part| value.get(part))
 }
 
 /// Whether two values say the same: services leave out what is empty.
@@ -246,9 +256,9 @@ fn is_nothing(value: Option<&Value>) -> bool {
 /// Whether everything that was asked for is there, beside what the service adds of its own.
 fn includes(asked: Option<&Value>, made: Option<&Value>) -> bool {
     match (asked, made) {
-        (Some(Value::Object(asked)), Some(Value::Object(made))) => {
-            asked.iter().all(|(name, value)| made.get(name) == Some(value))
-        }
+        (Some(Value::Object(asked)), Some(Value::Object(made))) => asked
+            .iter()
+            .all(|(name, value)| made.get(name) == Some(value)),
         (Some(Value::Array(asked)), Some(Value::Array(made))) => {
             asked.iter().all(|item| made.contains(item))
         }

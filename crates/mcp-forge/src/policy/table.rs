@@ -131,7 +131,9 @@ impl Rule {
             Self::True => value == &Value::Bool(true),
             Self::List(texts) => texts_of(value).is_some_and(|given| given == texts),
             Self::Positive => value.as_i64().is_some_and(|number| number > 0),
-            Self::Number(numbers) => value.as_i64().is_some_and(|number| numbers.contains(&number)),
+            Self::Number(numbers) => value
+                .as_i64()
+                .is_some_and(|number| numbers.contains(&number)),
             Self::SecurityOptions => texts_of(value).is_some_and(|options| match options[..] {
                 ["no-new-privileges"] => true,
                 // What a filter says is measured inside; here it must not be switched off.
@@ -201,6 +203,8 @@ fn are_tmpfs_options(options: &str) -> bool {
         && options.split(',').any(|option| option.starts_with("size="))
         && given.all(|option| {
             matches!(option, "rw" | "ro" | "nosuid" | "nodev" | "noexec")
-                || ["size=", "mode="].iter().any(|start| option.starts_with(start))
+                || ["size=", "mode="]
+                    .iter()
+                    .any(|start| option.starts_with(start))
         })
 }

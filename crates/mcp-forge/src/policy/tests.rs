@@ -42,8 +42,15 @@ fn body() -> Value {
 
 fn set(body: &mut Value, path: &str, value: Value) {
     let (parent, name) = path.rsplit_once('.').map_or(("", path), |parts| parts);
-    let object = if parent.is_empty() { body } else { &mut body[parent] };
-    object.as_object_mut().unwrap().insert(name.to_owned(), value);
+    let object = if parent.is_empty() {
+        body
+    } else {
+        &mut body[parent]
+    };
+    object
+        .as_object_mut()
+        .unwrap()
+        .insert(name.to_owned(), value);
 }
 
 /// The rule that refuses the body with this one change.
@@ -76,7 +83,10 @@ fn what_is_not_listed_is_refused_whatever_its_value() {
         ("HostConfig.UsernsMode", json!("host")),
         ("HostConfig.UTSMode", json!("host")),
         ("HostConfig.Binds", json!(["/:/host"])),
-        ("HostConfig.Mounts", json!([{"Type": "bind", "Source": "/etc"}])),
+        (
+            "HostConfig.Mounts",
+            json!([{"Type": "bind", "Source": "/etc"}]),
+        ),
         ("HostConfig.VolumesFrom", json!(["other"])),
         ("HostConfig.CgroupParent", json!("/")),
         ("HostConfig.GroupAdd", json!(["0"])),
@@ -111,10 +121,19 @@ fn required_parameters_have_their_exact_values() {
         ("HostConfig.ReadonlyRootfs", json!(false)),
         ("HostConfig.CapDrop", json!(["NET_RAW"])),
         ("HostConfig.SecurityOpt", json!([])),
-        ("HostConfig.SecurityOpt", json!(["no-new-privileges", "seccomp=unconfined"])),
-        ("HostConfig.SecurityOpt", json!(["no-new-privileges", "label=disable"])),
+        (
+            "HostConfig.SecurityOpt",
+            json!(["no-new-privileges", "seccomp=unconfined"]),
+        ),
+        (
+            "HostConfig.SecurityOpt",
+            json!(["no-new-privileges", "label=disable"]),
+        ),
         ("HostConfig.SecurityOpt", json!(["no-new-privileges:false"])),
-        ("HostConfig.SecurityOpt", json!(["seccomp=/p", "no-new-privileges"])),
+        (
+            "HostConfig.SecurityOpt",
+            json!(["seccomp=/p", "no-new-privileges"]),
+        ),
         ("HostConfig.LogConfig", json!({"Type": "json-file"})),
         ("HostConfig.IpcMode", json!("host")),
         ("HostConfig.CgroupnsMode", json!("host")),
@@ -122,16 +141,29 @@ fn required_parameters_have_their_exact_values() {
         ("HostConfig.Memory", json!(-1)),
         ("HostConfig.PidsLimit", json!(-1)),
         ("HostConfig.CpuQuota", json!(0)),
-        ("HostConfig.Ulimits", json!([{"Name": "memlock", "Soft": 1, "Hard": 1}])),
+        (
+            "HostConfig.Ulimits",
+            json!([{"Name": "memlock", "Soft": 1, "Hard": 1}]),
+        ),
         ("HostConfig.Ulimits", json!([])),
-        ("HostConfig.Tmpfs", json!({"/etc": "rw,nosuid,nodev,size=1"})),
+        (
+            "HostConfig.Tmpfs",
+            json!({"/etc": "rw,nosuid,nodev,size=1"}),
+        ),
         ("HostConfig.Tmpfs", json!({"/tmp": "rw,suid,nodev,size=1"})),
         ("HostConfig.Tmpfs", json!({"/tmp": "rw,nosuid,nodev"})),
-        ("HostConfig.Tmpfs", json!({"/tmp": "rw,nosuid,nodev,size=1,dev"})),
+        (
+            "HostConfig.Tmpfs",
+            json!({"/tmp": "rw,nosuid,nodev,size=1,dev"}),
+        ),
         ("HostConfig.AutoRemove", json!(false)),
         ("HostConfig.Runtime", json!("/tmp/mine")),
     ] {
-        assert_eq!(refused(path, value.clone()), "parameter.value", "{path} {value}");
+        assert_eq!(
+            refused(path, value.clone()),
+            "parameter.value",
+            "{path} {value}"
+        );
     }
 }
 
@@ -153,7 +185,11 @@ fn a_required_parameter_that_is_missing_is_named() {
 
 #[test]
 fn only_allowed_images_are_used_and_a_star_is_for_one_part_of_a_name() {
-    for name in ["mcp-forge/python:3.11", "mcp-forge/jupyter:latest", "mcp-forge/custom:data-1"] {
+    for name in [
+        "mcp-forge/python:3.11",
+        "mcp-forge/jupyter:latest",
+        "mcp-forge/custom:data-1",
+    ] {
         assert_eq!(policy().image(name), Ok(()), "{name}");
     }
     for name in [
@@ -170,7 +206,11 @@ fn only_allowed_images_are_used_and_a_star_is_for_one_part_of_a_name() {
         "mcp-forge/custom:a\nb",
         "mcp-forge/custom:*\u{2044}",
     ] {
-        assert_eq!(policy().image(name).unwrap_err().rule, "image.not_allowed", "{name}");
+        assert_eq!(
+            policy().image(name).unwrap_err().rule,
+            "image.not_allowed",
+            "{name}"
+        );
     }
 }
 
@@ -184,7 +224,12 @@ fn an_image_is_named_by_its_hash() {
 
 #[test]
 fn containers_of_others_are_not_touched() {
-    for operation in [Operation::Start, Operation::Attach, Operation::Inspect, Operation::Remove] {
+    for operation in [
+        Operation::Start,
+        Operation::Attach,
+        Operation::Inspect,
+        Operation::Remove,
+    ] {
         assert_eq!(policy().operation(operation, true), Ok(()));
         let violation = policy().operation(operation, false).unwrap_err();
         assert_eq!(violation.rule, "container.not_own");

@@ -311,7 +311,8 @@ impl Service {
             Ok(sandbox) => sandbox,
             Err(error) => {
                 if let LaunchError::Forbidden(violation) = &error {
-                    self.audit.record("security.violation", violation_fields(id, violation))?;
+                    self.audit
+                        .record("security.violation", violation_fields(id, violation))?;
                 }
                 pending.finish(fields(
                     json!({"success": false, "error": error.to_string()}),

@@ -43,13 +43,17 @@ pub(super) fn body(
 ) -> ContainerCreateBody {
     let number = |value: u64| Some(i64::try_from(value).unwrap_or(i64::MAX));
     let text = |text: &str| Some(text.to_owned());
-    let program = [
-        "python3", "-I", "-B", "-X", "utf8", "-c", source::RELAY,
-    ];
+    let program = ["python3", "-I", "-B", "-X", "utf8", "-c", source::RELAY];
     let directory = |bytes: u64, mode: &str| format!("rw,nosuid,nodev,size={bytes},mode={mode}");
     let tmpfs = HashMap::from([
-        ("/tmp".to_owned(), directory(limits.directory_bytes(), "1777")),
-        ("/workspace".to_owned(), directory(limits.directory_bytes(), "1777")),
+        (
+            "/tmp".to_owned(),
+            directory(limits.directory_bytes(), "1777"),
+        ),
+        (
+            "/workspace".to_owned(),
+            directory(limits.directory_bytes(), "1777"),
+        ),
         (RUNNER.to_owned(), directory(RUNNER_BYTES, "1777")),
         // Otherwise services make these writable, and as large as memory.
         ("/run".to_owned(), directory(4096, "0755")),
@@ -60,7 +64,10 @@ pub(super) fn body(
         readonly_rootfs: Some(true),
         auto_remove: Some(true),
         cap_drop: Some(vec!["ALL".to_owned()]),
-        security_opt: Some(vec!["no-new-privileges".to_owned(), format!("seccomp={filter}")]),
+        security_opt: Some(vec![
+            "no-new-privileges".to_owned(),
+            format!("seccomp={filter}"),
+        ]),
         log_config: Some(HostConfigLogConfig {
             typ: text("none"),
             config: None,

@@ -104,7 +104,11 @@ impl Containers {
         let created = self.client.create_container(None, body).await;
         let id = created.map_err(|error| failed(&error))?.id;
         self.lock().insert(id.clone());
-        match self.look(&id).await.and_then(|made| Ok(self.policy.created(&asked, &made)?)) {
+        match self
+            .look(&id)
+            .await
+            .and_then(|made| Ok(self.policy.created(&asked, &made)?))
+        {
             Ok(()) => Ok(id),
             Err(error) => {
                 self.remove(&id).await;
@@ -161,7 +165,8 @@ impl Containers {
             .build();
         let listed = self.client.list_containers(Some(options)).await;
         let now = jiff::Timestamp::now().as_second();
-        let least_age = older_than.map_or(0, |age| i64::try_from(age.as_secs()).unwrap_or(i64::MAX));
+        let least_age =
+            older_than.map_or(0, |age| i64::try_from(age.as_secs()).unwrap_or(i64::MAX));
         let mut removed = 0;
         for container in listed.map_err(|error| failed(&error))? {
             let (Some(id), Some(labels)) = (container.id, container.labels) else {
@@ -192,7 +197,12 @@ impl Containers {
     }
 
     async fn remove_now(&self, id: &str) -> bool {
-        let options = || RemoveContainerOptionsBuilder::default().force(true).v(true).build();
+        let options = || {
+            RemoveContainerOptionsBuilder::default()
+                .force(true)
+                .v(true)
+                .build()
+        };
         for _ in 0..REMOVE_TRIES {
             match self.client.remove_container(id, Some(options())).await {
                 Ok(())

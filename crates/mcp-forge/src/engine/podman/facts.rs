@@ -98,7 +98,8 @@ impl Facts {
             },
             detail: if holds { detail.to_owned() } else { otherwise },
         };
-        let is_user = (self.uid, self.gid) == (USER, USER) && self.groups.iter().all(|id| *id == USER);
+        let is_user =
+            (self.uid, self.gid) == (USER, USER) && self.groups.iter().all(|id| *id == USER);
         let network = self.interfaces.iter().all(|name| name == "lo");
         let mut layers = vec![
             layer("container", true, runtime, String::new()),
@@ -124,7 +125,10 @@ impl Facts {
                 "user",
                 is_user,
                 "user and group 1000",
-                format!("it runs as {}:{} with groups {:?}", self.uid, self.gid, self.groups),
+                format!(
+                    "it runs as {}:{} with groups {:?}",
+                    self.uid, self.gid, self.groups
+                ),
             ),
             layer(
                 "capabilities",
@@ -171,7 +175,9 @@ impl Facts {
             },
             detail: if holds { "cgroup" } else { otherwise }.to_owned(),
         };
-        let cpu = self.cpu_quota_us.is_some_and(|us| us.abs_diff(limits.cpu_quota_us) <= 1);
+        let cpu = self
+            .cpu_quota_us
+            .is_some_and(|us| us.abs_diff(limits.cpu_quota_us) <= 1);
         vec![
             report(
                 "memory",
@@ -200,7 +206,9 @@ fn fix(layer: &str) -> String {
             "Use cgroup v2 with the controllers delegated to this user, or run the service as root; or \
              allow it by name: security.allow_degraded: [cgroup]"
         }
-        "seccomp" => "The service was told to install a filter: see whether its runtime supports seccomp",
+        "seccomp" => {
+            "The service was told to install a filter: see whether its runtime supports seccomp"
+        }
         _ => "The container service did not do what it was asked: see its own settings",
     };
     fix.to_owned()
@@ -261,7 +269,9 @@ mod tests {
     fn each_layer_that_does_not_hold_is_a_refusal_that_names_it() {
         let changes: [(&str, fn(&mut Facts)); 9] = [
             ("pid_namespace", |facts| facts.pid = 4321),
-            ("network_namespace", |facts| facts.interfaces.push("eth0".to_owned())),
+            ("network_namespace", |facts| {
+                facts.interfaces.push("eth0".to_owned())
+            }),
             ("read_only_root", |facts| facts.read_only_root = false),
             ("user", |facts| facts.uid = 0),
             ("user", |facts| facts.groups.push(0)),

@@ -94,7 +94,10 @@ impl Guard for Container {
         let removed = timeout(REMOVAL, self.containers.remove(&self.id)).await;
         self.is_removed = true;
         if removed != Ok(true) {
-            tracing::warn!(id = self.id, "a container was not removed; a later start will");
+            tracing::warn!(
+                id = self.id,
+                "a container was not removed; a later start will"
+            );
         }
         Ending { cause, usage }
     }

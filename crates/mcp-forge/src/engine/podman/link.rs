@@ -252,7 +252,8 @@ impl Records {
 
 /// What carries a container's output into the server's pipes.
 struct Outward {
-    output: Pin<Box<dyn futures_util::Stream<Item = Result<LogOutput, bollard::errors::Error>> + Send>>,
+    output:
+        Pin<Box<dyn futures_util::Stream<Item = Result<LogOutput, bollard::errors::Error>> + Send>>,
     records: Records,
     control: Option<WriteHalf<DuplexStream>>,
     stdout: WriteHalf<SimplexStream>,
@@ -390,7 +391,11 @@ mod tests {
         }
         assert_eq!(
             seen,
-            [(b'c', b"abc".to_vec()), (b'o', vec![]), (b'e', b"!".to_vec())]
+            [
+                (b'c', b"abc".to_vec()),
+                (b'o', vec![]),
+                (b'e', b"!".to_vec())
+            ]
         );
     }
 

@@ -7,12 +7,12 @@
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
 use jail::meter::Meter;
-use tokio::sync::{Mutex, OnceCell};
+use tokio::sync::Mutex;
 
 use super::{Engine, Isolation, LaunchError, Probe, Purpose, Sandbox, SandboxSpec};
 use crate::{
@@ -59,8 +59,8 @@ struct Inner {
     policy: Arc<ContainerPolicy>,
     service: Mutex<Connection>,
     /// Written once: what the service is told to filter system calls with.
-    filter: OnceCell<String>,
-    owner: OnceCell<Arc<Owner>>,
+    filter: OnceLock<String>,
+    owner: OnceLock<Arc<Owner>>,
     pools: Pools,
 }
 
@@ -126,8 +126,8 @@ impl Podman {
             data_dir: config.data_dir.clone(),
             policy: Arc::new(ContainerPolicy::new(images)),
             service: Mutex::default(),
-            filter: OnceCell::new(),
-            owner: OnceCell::new(),
+            filter: OnceLock::new(),
+            owner: OnceLock::new(),
             pools: Pools::default(),
         }))
     }
@@ -165,15 +165,16 @@ impl Inner {
         let unreachable = |error: socket::SocketError| LaunchError::Unreachable(error.to_string());
         let socket = Socket::connect(self.kind, self.settings.socket.as_deref());
         let socket = Arc::new(socket.await.map_err(unreachable)?);
-        let owner = self.owner.get_or_try_init(async || {
-            let owner = Owner::register(&self.data_dir).map_err(|error| files(&error))?;
-            Ok::<_, LaunchError>(Arc::new(owner))
-        });
-        let containers = Containers::new(
-            socket.client.clone(),
-            Arc::clone(&self.policy),
-            Arc::clone(owner.await?),
-        );
+        let owner = match self.owner.get() {
+            Some(owner) => Arc::clone(owner),
+            None => {
+                let owner = Owner::register(&self.data_dir).map_err(|error| files(&error))?;
+                // Connections are made one at a time: nobody else has registered meanwhile.
+                Arc::clone(self.owner.get_or_init(|| Arc::new(owner)))
+            }
+        };
+        let policy = Arc::clone(&self.policy);
+        let containers = Containers::new(socket.client.clone(), policy, owner);
         let removed = containers.remove_orphans(None).await;
         match removed.map_err(|error| self.refused(error))? {
             0 => {}
@@ -227,7 +228,9 @@ impl Inner {
                 self.forget().await;
                 Err(LaunchError::Unreachable(problem))
             }
-            Err(LaunchError::Start(problem)) if needs_runc(&problem) && service.runtime.is_none() => {
+            Err(LaunchError::Start(problem))
+                if needs_runc(&problem) && service.runtime.is_none() =>
+            {
                 let service = Service {
                     runtime: Some("runc"),
                     ..service
@@ -249,7 +252,7 @@ impl Inner {
     ) -> Result<Made, LaunchError> {
         let image = self.image(service, purpose).await?;
         let containers = &service.containers;
-        let filter = self.filter().await?;
+        let filter = self.filter()?;
         let labels = containers.owner().labels();
         let body = body::body(&image, limits, labels, (filter, service.runtime));
         let id = containers.create(&image, body).await;
@@ -274,10 +277,11 @@ impl Inner {
         let containers = &service.containers;
         let attached = containers.start(id).await;
         let attached = attached.map_err(|error| self.refused(error))?;
-        let (opening, facts) = Opening::begin(attached, &body::runner()).await.map_err(broken)?;
+        let (opening, facts) = Opening::begin(attached, &body::runner())
+            .await
+            .map_err(broken)?;
         let runtime = probe::runtime(&service.socket.version);
-        let isolation =
-            facts.isolation(self.kind.name(), &runtime, limits, &self.requirements)?;
+        let isolation = facts.isolation(self.kind.name(), &runtime, limits, &self.requirements)?;
         let start = body::start(purpose, limits, &facts);
         let (link, streams) = opening.start(&start).await.map_err(broken)?;
         let process = containers.process(id).await;
@@ -297,18 +301,20 @@ impl Inner {
     }
 
     /// What the option `seccomp` is given: Podman wants a file of its host, Docker the profile itself.
-    async fn filter(&self) -> Result<&str, LaunchError> {
-        let made = self.filter.get_or_try_init(async || {
-            let profile = jail::seccomp::oci_profile();
-            if self.kind == EngineKind::Docker {
-                return Ok(profile);
-            }
+    fn filter(&self) -> Result<&str, LaunchError> {
+        if let Some(filter) = self.filter.get() {
+            return Ok(filter);
+        }
+        let profile = jail::seccomp::oci_profile();
+        let filter = if self.kind == EngineKind::Docker {
+            profile
+        } else {
             let path = self.data_dir.join("containers/seccomp.json");
             write_whole(&path, &profile).map_err(|error| files(&error))?;
             let path = path.canonicalize().map_err(|error| files(&error))?;
-            Ok(path.display().to_string())
-        });
-        Ok(made.await?)
+            path.display().to_string()
+        };
+        Ok(self.filter.get_or_init(|| filter))
     }
 
     fn refused(&self, error: ContainerError) -> LaunchError {
@@ -330,9 +336,17 @@ impl Inner {
             Purpose::Session => &self.pools.sessions,
             Purpose::Turn(_) => &self.pools.turns,
         };
-        let make = async || self.make(&self.default_limits, purpose).await;
-        if let Err(error) = pool.fill(self.settings.ready, make).await {
-            tracing::warn!(%error, "no container could be made ahead");
+        let Some(_filling) = pool.filling() else {
+            return;
+        };
+        while pool.lacks(self.settings.ready) {
+            match self.make(&self.default_limits, purpose).await {
+                Ok(made) => pool.put(made),
+                Err(error) => {
+                    tracing::warn!(%error, "no container could be made ahead");
+                    return;
+                }
+            }
         }
     }
 }
@@ -352,7 +366,10 @@ impl Engine for Podman {
         tokio::spawn(tidy(Arc::downgrade(&self.0), self.0.settings.max_age));
         self.0.image(&service, &Purpose::default()).await?;
         if self.0.settings.ready > 0 {
-            let made = self.0.make(&self.0.default_limits, &Purpose::default()).await?;
+            let made = self
+                .0
+                .make(&self.0.default_limits, &Purpose::default())
+                .await?;
             self.0.pools.turns.put(made);
         }
         self.0.fill(&Purpose::default()).await;
@@ -362,7 +379,10 @@ impl Engine for Podman {
     async fn launch(&self, spec: &SandboxSpec) -> Result<Sandbox, LaunchError> {
         let inner = &self.0;
         if inner.settings.ready == 0 || !spec.limits.are_alike(&inner.default_limits) {
-            return Ok(inner.make(&spec.limits, &spec.purpose).await?.into_sandbox());
+            return Ok(inner
+                .make(&spec.limits, &spec.purpose)
+                .await?
+                .into_sandbox());
         }
         let (pool, purpose) = match &spec.purpose {
             Purpose::Session => (&inner.pools.sessions, Purpose::Session),

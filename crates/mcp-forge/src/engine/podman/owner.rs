@@ -116,7 +116,9 @@ impl Owner {
         };
         for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
             let server = path.file_stem().and_then(|name| name.to_str());
-            let is_lock = path.extension().is_some_and(|extension| extension == "lock");
+            let is_lock = path
+                .extension()
+                .is_some_and(|extension| extension == "lock");
             if is_lock && server.is_some_and(|server| is_name(server) && !self.is_alive(server)) {
                 // It may be gone already.
                 let _ = fs::remove_file(path);
@@ -211,8 +213,14 @@ mod tests {
             (labels(&stranger.labels.place, &dead), Whose::Other),
             (labels(&place, "../../etc/passwd"), Whose::Other),
             (labels(&place, ""), Whose::Other),
-            (HashMap::from([(SERVER.to_owned(), dead.clone())]), Whose::Other),
-            (HashMap::from([(PLACE.to_owned(), place.clone())]), Whose::Other),
+            (
+                HashMap::from([(SERVER.to_owned(), dead.clone())]),
+                Whose::Other,
+            ),
+            (
+                HashMap::from([(PLACE.to_owned(), place.clone())]),
+                Whose::Other,
+            ),
             (HashMap::new(), Whose::Other),
         ] {
             assert_eq!(owner.whose(&labels), whose, "{labels:?}");
@@ -225,6 +233,10 @@ mod tests {
             .unwrap()
             .map(|entry| entry.unwrap().file_name())
             .collect();
-        assert_eq!(names.len(), 2, "the place and the lock of the living: {names:?}");
+        assert_eq!(
+            names.len(),
+            2,
+            "the place and the lock of the living: {names:?}"
+        );
     }
 }

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use tokio::sync::Mutex as AsyncMutex;
+use tokio::sync::{Mutex as AsyncMutex, MutexGuard as AsyncMutexGuard};
 
 use super::Made;
 
@@ -13,7 +13,7 @@ use super::Made;
 #[derive(Debug, Default)]
 pub(super) struct Pool {
     waiting: Mutex<VecDeque<Made>>,
-    /// Held by whoever makes more: one container at a time is started ahead.
+    /// Held by whoever makes more.
     filling: AsyncMutex<()>,
 }
 
@@ -29,20 +29,14 @@ impl Pool {
         None
     }
 
-    /// Makes containers until `ready` wait, unless somebody does so already.
-    pub(super) async fn fill<E>(
-        &self,
-        ready: usize,
-        make: impl AsyncFn() -> Result<Made, E>,
-    ) -> Result<(), E> {
-        let Ok(_filling) = self.filling.try_lock() else {
-            return Ok(());
-        };
-        while self.lock().len() < ready {
-            let made = make().await?;
-            self.lock().push_back(made);
-        }
-        Ok(())
+    /// The right to make more, unless somebody has it: one container at a time is started ahead.
+    pub(super) fn filling(&self) -> Option<AsyncMutexGuard<'_, ()>> {
+        self.filling.try_lock().ok()
+    }
+
+    /// Whether fewer than so many wait.
+    pub(super) fn lacks(&self, ready: usize) -> bool {
+        self.lock().len() < ready
     }
 
     /// Adds one.
