@@ -216,7 +216,7 @@ class Relay:
                 os.close(end)
                 del self.pipes[end]
                 return
-            self.outgoing.put(STDOUT if self.pipes[end] == STDOUT else STDERR, piece)
+            self.outgoing.put(self.pipes[end], piece)
             most -= len(piece)
 
     def reap(self) -> None:
