@@ -194,7 +194,8 @@ def list_files(workspace: str, count: int, deadline: float):
                 files.append(file_state(path + name, status))
             elif S_ISREG(status.st_mode):
                 omitted += 1
-    return files, omitted
+    # Of a directory that there was no time for it is not known what is in it.
+    return files, omitted + len(directories)
 
 
 def list_directory(path: str, limit: int) -> list:

@@ -121,6 +121,8 @@ class Session:
         execution.run(self.turn)
         turn, self.turn = self.turn, None
         self.note(turn.origin.execution_id, turn.codes)
+        if "inspect" in request:
+            self.say_what_is_held(request["inspect"])
 
     def note_late(self) -> None:
         """What threads and tasks bound between turns counts for the turn before."""
@@ -158,9 +160,12 @@ class Session:
                 continue  # there is none, or the user closed its descriptor
 
     def inspect(self, request: dict) -> None:
+        self.note_late()
+        self.say_what_is_held(request["bounds"])
+
+    def say_what_is_held(self, bounds: dict) -> None:
         try:
-            self.note_late()
-            answer = inspect(self, request["bounds"])
+            answer = inspect(self, bounds)
         except BaseException:
             # Another thread changes what is looked at, or the interpreter was torn apart.
             originals.settle()

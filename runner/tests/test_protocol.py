@@ -9,7 +9,7 @@ from harness import CAPS, FIXTURES, Runner, RunnerCase, fixture
 from mcp_forge_runner import channel, media
 
 FIELDS = {
-    "execute": {"type", "code", "tools", "caps", "execution_id"},
+    "execute": {"type", "code", "tools", "caps", "execution_id", "inspect"},
     "ready": {"type", "python"},
     "display": {"type", "data", "metadata"},
     "tool_call": {"type", "call_id", "name", "arguments"},

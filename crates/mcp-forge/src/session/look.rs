@@ -1,7 +1,7 @@
 //! Looking at what a session holds: its files and names after each turn, the rest when there is time.
 //!
-//! An answer waits for the first look, which costs little whatever the session holds: it tells which
-//! files the turn made. To describe a thousand variables takes longer than most turns; that is done
+//! The first look comes with the turn: the interpreter tells of it right after its `done`. An answer
+//! waits for that, which costs little whatever the session holds: it tells which files the turn made. To describe a thousand variables takes longer than most turns; that is done
 //! when somebody asks, or when no call came for a moment.
 
 use std::time::Duration;
@@ -44,8 +44,16 @@ pub(super) struct Look {
 }
 
 impl Task {
-    /// Looks at the files and names that a turn left, and answers it: with its files, if that does
-    /// not take long. Says why the interpreter was lost, if it was.
+    /// How much is told of a turn by itself.
+    pub(super) fn bounds_after_turn(&self) -> InspectBounds {
+        InspectBounds {
+            variables: 0,
+            ..known::bounds(self.inner.settings.sessions.max_files)
+        }
+    }
+
+    /// Hears which files and names a turn left, and answers it: with its files, if that does not take
+    /// long. Says why the interpreter was lost, if it was.
     pub(super) async fn look(
         &self,
         live: &mut Live,
@@ -53,26 +61,23 @@ impl Task {
         execution_id: &str,
         answer: Unsent,
     ) -> Option<String> {
-        let all = known::bounds(self.inner.settings.sessions.max_files);
-        let bounds = InspectBounds {
-            variables: 0,
-            ..all
-        };
+        let bounds = self.bounds_after_turn();
         let (view, isolation) = (self.view(live, self.stopping()), live.isolation.clone());
         live.tell_once();
         let mut answer = Some(answer);
         let resident = live.resident.as_mut()?;
         let told = {
-            let asked = inspect(resident, &bounds);
-            tokio::pin!(asked);
-            if let Ok(told) = tokio::time::timeout(ANSWER_PATIENCE, &mut asked).await {
+            let waited = resident.answer(INSPECT_LIMIT);
+            tokio::pin!(waited);
+            let told = if let Ok(told) = tokio::time::timeout(ANSWER_PATIENCE, &mut waited).await {
                 told
             } else {
                 if let Some(answer) = answer.take() {
                     answer.send(isolation.clone(), Vec::new(), view.clone());
                 }
-                asked.await
-            }
+                waited.await
+            };
+            told.and_then(|told| inspected(told, &bounds))
         };
         let known = self.facts.know();
         if let Some(answer) = answer.take() {
@@ -145,7 +150,12 @@ async fn inspect(
     bounds: &InspectBounds,
 ) -> Result<Inspected, ResidentError> {
     let request = Request::Inspect { bounds: *bounds };
-    match resident.ask(&request, INSPECT_LIMIT).await? {
+    let answer = resident.ask(&request, INSPECT_LIMIT).await?;
+    inspected(answer, bounds)
+}
+
+fn inspected(answer: Event, bounds: &InspectBounds) -> Result<Inspected, ResidentError> {
+    match answer {
         Event::Inspected(told) => Ok(known::bounded(told, bounds)),
         _ => Err(crate::runner::ProtocolError::Unexpected.into()),
     }

@@ -254,6 +254,7 @@ impl Task {
                     caps: self.inner.settings.caps,
                     max_calls: self.inner.settings.max_calls,
                 },
+                Some(self.bounds_after_turn()),
                 async {
                     tokio::select! {
                         () = cancelled.cancelled() => {}

@@ -77,6 +77,7 @@ impl Interpreter {
             tools: turn.stubs,
             caps: wire_caps(&turn.caps),
             execution_id: turn.execution_id.map(str::to_owned),
+            inspect: None,
         };
         let mut drive = Drive {
             events: &mut self.events,
