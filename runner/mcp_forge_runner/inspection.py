@@ -40,15 +40,15 @@ BuiltinType = type(len)
 HISTORY = ("_", "__", "___", "_i", "_ii", "_iii", "_ih", "_oh", "_dh", "_exit_code", "In", "Out")
 
 
-def inspect(session, bounds: dict) -> dict:
-    """The answer to an `inspect` request."""
+def inspect(session, bounds: dict, listed=None) -> dict:
+    """The answer to an `inspect` request. `listed` are the files, if they are known."""
     budget = bounds["budget_ms"] / 1000
     deadline = monotonic() + budget
     holdings = Holdings(session)
     variables, omitted = holdings.describe_variables(bounds, deadline)
     # Variables that took all the time leave some for the files.
     deadline = max(deadline, monotonic() + budget / 2)
-    files, omitted_files = list_files(session.workspace, bounds["files"], deadline)
+    files, omitted_files = listed or list_files(session.workspace, bounds["files"], deadline)
     named = [*holdings.variables, *holdings.functions, *holdings.classes]
     changes = session.bindings.take_changes(named)
     return {

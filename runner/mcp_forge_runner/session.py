@@ -119,10 +119,11 @@ class Session:
         self.note_late()
         self.turn = SessionTurn(self, request)
         execution.run(self.turn)
-        turn, self.turn = self.turn, None
-        self.note(turn.origin.execution_id, turn.codes)
+        execution_id, codes, listed = self.turn.origin.execution_id, self.turn.codes, self.turn.listed
+        self.turn = None
+        self.note(execution_id, codes)
         if "inspect" in request:
-            self.say_what_is_held(request["inspect"])
+            self.say_what_is_held(request["inspect"], listed)
 
     def note_late(self) -> None:
         """What threads and tasks bound between turns counts for the turn before."""
@@ -163,9 +164,9 @@ class Session:
         self.note_late()
         self.say_what_is_held(request["bounds"])
 
-    def say_what_is_held(self, bounds: dict) -> None:
+    def say_what_is_held(self, bounds: dict, listed=None) -> None:
         try:
-            answer = inspect(self, bounds)
+            answer = inspect(self, bounds, listed)
         except BaseException:
             # Another thread changes what is looked at, or the interpreter was torn apart.
             originals.settle()

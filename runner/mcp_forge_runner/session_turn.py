@@ -4,11 +4,18 @@ from .originals import BUILTINS as __builtins__
 
 from _signal import SIGINT, signal
 from mmap import mmap
+from time import monotonic
 
 from . import originals
 from .attribution import Origin
+from .channel import MAX_FRAME_BYTES, encode
 from .execution import RESERVE_BYTES, Turn
+from .inspection import list_files
 from .reprs import bounded_repr
+
+# More files, or files that take longer to list, are told after `done` only.
+MAX_FILES = 1000
+LIST_SECONDS = 0.002
 
 
 class SessionTurn(Turn):
@@ -21,6 +28,8 @@ class SessionTurn(Turn):
         self.filename = f"<execution {session.turns}>"
         self.origin = Origin(request.get("execution_id") or f"turn-{session.turns}")
         self.codes = []
+        # What `done` tells of the files, if it is to.
+        self.bounds, self.listed = request.get("inspect"), None
         self.described = {}
         # What an IPython shell shows by itself: the latest value, its bundle, what a magic caught.
         self.value_shown, self.shown, self.problem_shown = None, None, None
@@ -69,6 +78,27 @@ class SessionTurn(Turn):
         # Its figures were shown, and an interrupt must not be due in the middle of the report.
         self.show_figures = nothing
         return super().report()
+
+    def encode_done(self, done: dict) -> bytes:
+        payload = super().encode_done(done)
+        if self.bounds is None:
+            return payload
+        try:
+            return payload[:-1] + self.list_files(MAX_FRAME_BYTES - len(payload)) + b"}"
+        except BaseException:
+            originals.settle()
+            return payload
+
+    def list_files(self, room: int) -> bytes:
+        """The field that tells of the files, if they are few and quick to list."""
+        files, omitted = list_files(self.session.workspace, MAX_FILES, monotonic() + LIST_SECONDS)
+        if omitted or len(files) > self.bounds["files"]:
+            return b""
+        field = b',"files":' + encode(files)
+        if len(field) > room:
+            return b""
+        self.listed = files, omitted
+        return field
 
     def bundle_of(self, value):
         """As the shell showed it, else as for a stateless turn."""

@@ -24,7 +24,7 @@ FIELDS = {
     "branched": {"type", "pid", "error"},
     "late_output": {"type", "execution_id", "stream", "text"},
     "late_display": {"type", "execution_id", "data", "metadata"},
-    "done": {"type", "result", "result_repr", "result_display", "error", "truncated"},
+    "done": {"type", "result", "result_repr", "result_display", "error", "truncated", "files"},
 }
 
 

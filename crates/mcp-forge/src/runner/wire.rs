@@ -408,6 +408,9 @@ pub struct Done {
     /// What was cut: field name to the number of bytes left out.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub truncated: Map<String, Value>,
+    /// Where [`Event::Inspected`] is to follow: the files that it will tell, if they were quick to list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<Vec<FileState>>,
 }
 
 /// An exception of the user's code.

@@ -1,7 +1,7 @@
 //! Looking at what a session holds: its files and names after each turn, the rest when there is time.
 //!
-//! The first look comes with the turn: the interpreter tells of it right after its `done`. An answer
-//! waits for that, which costs little whatever the session holds: it tells which files the turn made. To describe a thousand variables takes longer than most turns; that is done
+//! The first look comes with the turn: its `done` tells of files, and right after it the interpreter
+//! tells of names. An answer waits for the files, which costs little whatever the session holds. To describe a thousand variables takes longer than most turns; that is done
 //! when somebody asks, or when no call came for a moment.
 
 use std::time::Duration;
@@ -52,50 +52,55 @@ impl Task {
         }
     }
 
-    /// Hears which files and names a turn left, and answers it: with its files, if that does not take
-    /// long. Says why the interpreter was lost, if it was.
+    /// Answers a turn, with its files if the interpreter is quick to tell them; then has `due` written,
+    /// and hears what the turn left. Says why the interpreter was lost, if it was.
     pub(super) async fn look(
         &self,
         live: &mut Live,
         notes: &Notes,
-        execution_id: &str,
-        answer: Unsent,
+        mut answer: Unsent,
+        due: impl IntoIterator<Item = Note>,
     ) -> Option<String> {
         let bounds = self.bounds_after_turn();
         let (view, isolation) = (self.view(live, self.stopping()), live.isolation.clone());
         live.tell_once();
-        let mut answer = Some(answer);
-        let resident = live.resident.as_mut()?;
-        let told = {
-            let waited = resident.answer(INSPECT_LIMIT);
-            tokio::pin!(waited);
-            let told = if let Ok(told) = tokio::time::timeout(ANSWER_PATIENCE, &mut waited).await {
-                told
-            } else {
-                if let Some(answer) = answer.take() {
-                    answer.send(isolation.clone(), Vec::new(), view.clone());
-                }
-                waited.await
-            };
-            told.and_then(|told| inspected(told, &bounds))
-        };
         let known = self.facts.know();
-        if let Some(answer) = answer.take() {
+        let execution_id = answer.execution_id.clone();
+        let told = {
+            let hear = async {
+                let answer = live.resident.as_mut()?.answer(INSPECT_LIMIT).await;
+                Some(answer.and_then(|answer| inspected(answer, &bounds)))
+            };
+            tokio::pin!(hear);
+            let files = answer.told_files.take();
+            let mut files = files.map(|files| known::files(files, bounds.files));
+            let mut heard = None;
+            if files.is_none() {
+                heard = tokio::time::timeout(ANSWER_PATIENCE, &mut hear).await.ok();
+                if let Some(Some(Ok(told))) = &heard {
+                    files = Some(told.files.clone());
+                }
+            }
+            let files = changed(&known.inspected.files, files.as_deref().unwrap_or_default());
             let id = self.name.id.as_str();
-            let files = told.as_ref().map_or_else(
-                |_| Vec::new(),
-                |told| changed(&known.inspected.files, &told.files),
-            );
             let files = files.iter().map(|file| file_view(id, file)).collect();
             answer.send(isolation, files, view);
-        }
+            for note in due {
+                notes.put(note).await;
+            }
+            match heard {
+                Some(heard) => heard,
+                None => hear.await,
+            }
+        }?;
         live.look.is_due = true;
         let lost = match told {
             Ok(told) => {
                 live.keep.plan(&told.files, told.omitted_files == 0).await;
                 self.facts.set_not_kept(live.keep.refused().clone());
                 live.look.is_unwritten = true;
-                self.facts.learn(known.after(told, execution_id, now_ms()));
+                let known = known.after(told, &execution_id, now_ms());
+                self.facts.learn(known);
                 None
             }
             // A thread holds the interpreter: what is known stays what was known.

@@ -24,11 +24,16 @@ use crate::{
     audit::fields,
     limits::Limits,
     names::SessionName,
+    store::now_ms,
     turn::{CopyError, Stream, Turn},
 };
 
 /// Time without a call after which all that a session holds is looked at.
 const LOOK_PAUSE: Duration = Duration::from_millis(30);
+
+/// A turn that runs for longer is in the history while it runs; of a shorter one all is written after
+/// its answer.
+const BEGIN_AFTER: Duration = Duration::from_millis(5);
 
 /// Time for a last look at what it holds.
 const LAST_LOOK: Duration = Duration::from_secs(1);
@@ -154,6 +159,7 @@ impl Task {
                 Message::Flush(reply) => self.flush(live, reply).await,
                 Message::Look(reply) => {
                     let lost = self.look_closely(live, notes).await;
+                    notes.written().await;
                     let _ = reply.send(());
                     lost
                 }
@@ -228,13 +234,12 @@ impl Task {
         self.facts.begin();
         self.inner.tell(&self.name, Change::Running);
         let between = resident.take_between();
-        notes
-            .put(Note::Begin {
-                execution_id: turn.execution_id.clone(),
-                code: turn.code.clone(),
-                generation: live.generation,
-            })
-            .await;
+        let mut begin = Some(Note::Begin {
+            execution_id: turn.execution_id.clone(),
+            code: turn.code.clone(),
+            generation: live.generation,
+            started_ms: now_ms(),
+        });
         let before = resident.usage();
         let mut observer = Forward(output);
         let mut stop = self.stop.clone();
@@ -242,7 +247,7 @@ impl Task {
             timeout: turn.limits.timeout,
             ..live.limits.clone()
         };
-        let ran = resident
+        let mut ran = resident
             .turn(
                 Turn {
                     code: &turn.code,
@@ -256,13 +261,17 @@ impl Task {
                 },
                 Some(self.bounds_after_turn()),
                 async {
-                    tokio::select! {
-                        () = cancelled.cancelled() => {}
-                        _ = stop.wait_for(Option::is_some) => {}
-                    }
+                    let end = async {
+                        tokio::select! {
+                            () = cancelled.cancelled() => {}
+                            _ = stop.wait_for(Option::is_some) => {}
+                        }
+                    };
+                    tokio::join!(end, notes.put_later(BEGIN_AFTER, &mut begin));
                 },
             )
             .await;
+        let told_files = ran.take_files();
         let (report, lost) = if ran.is_done() {
             (resident.report(ran, before), None)
         } else {
@@ -276,24 +285,29 @@ impl Task {
         };
         drop(observer);
         self.facts.end();
+        let finish = Note::Finish {
+            execution_id: turn.execution_id.clone(),
+            outcome: report.outcome.name(),
+            ended_ms: now_ms(),
+        };
+        let due = begin.into_iter().chain([finish]);
         let answer = Unsent {
+            execution_id: turn.execution_id,
+            told_files,
             report,
             between,
             limits,
             reply,
         };
-        notes
-            .put(Note::Finish {
-                execution_id: turn.execution_id.clone(),
-                outcome: answer.report.outcome.name(),
-            })
-            .await;
         if let Some(reason) = lost {
             let view = self.view(live, Some(reason.clone()));
             answer.send(live.isolation.clone(), Vec::new(), view);
+            for note in due {
+                notes.put(note).await;
+            }
             return Some(reason);
         }
-        self.look(live, notes, &turn.execution_id, answer).await
+        self.look(live, notes, answer, due).await
     }
 
     async fn copy_volumes(&self, live: &mut Live, turn: &SessionTurn) -> Result<(), FilesError> {
