@@ -37,7 +37,6 @@ ENTRIES_A_FILE = 20
 CHECK_EVERY = 16
 function_globals = FunctionType.__dict__["__globals__"].__get__
 BuiltinType = type(len)
-HISTORY = ("_", "__", "___", "_i", "_ii", "_iii", "_ih", "_oh", "_dh", "_exit_code", "In", "Out")
 
 
 def inspect(session, bounds: dict, listed=None) -> dict:
@@ -81,16 +80,17 @@ class Holdings:
         self.bindings = session.bindings
         self.offered = session.toolbox.offered
         self.variables, self.functions, self.classes, self.imports = [], [], [], {}
-        places = {name: place for place, name in enumerate(self.namespace)}
         known = self.bindings.bindings
-        names = [name for name in self.namespace if self.is_shown(name)]
+        bound = [name for name in self.namespace if name in known]
+        places = {name: place for place, name in enumerate(bound)}
+        names = [name for name in bound if self.is_shown(name)]
         names.sort(key=lambda name: (known[name].stamp, places[name]), reverse=True)
         for name in names:
             self.sort_in(name, self.namespace[name])
 
     def is_shown(self, name) -> bool:
         """Whether a name is the user's, and not the shell's or a tool's."""
-        if len(name) > MAX_NAME or is_history(name):
+        if len(name) > MAX_NAME:
             return False
         value = self.namespace[name]
         if self.offered.get(name, self) is value:
@@ -144,13 +144,6 @@ def tidy(facts: dict) -> dict:
     if "dtypes" in facts:
         facts["dtypes"] = {well_formed(name): text for name, text in facts["dtypes"].items()}
     return facts
-
-
-def is_history(name: str) -> bool:
-    """Whether the shell keeps its history under this name: `_`, `_5`, `_i5`, `Out`."""
-    if name in HISTORY:
-        return True
-    return name.startswith("_") and name[1:].removeprefix("i").isdigit()
 
 
 def dotted(module, name) -> str:

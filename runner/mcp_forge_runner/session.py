@@ -124,6 +124,8 @@ class Session:
         self.note(execution_id, codes)
         if "inspect" in request:
             self.say_what_is_held(request["inspect"], listed)
+        if not _count() and self.loop.loop is None:
+            originals.mend()  # now there is time, and nobody who would run until the next turn
 
     def note_late(self) -> None:
         """What threads and tasks bound between turns counts for the turn before."""

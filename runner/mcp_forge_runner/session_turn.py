@@ -9,7 +9,7 @@ from time import monotonic
 from . import originals
 from .attribution import Origin
 from .channel import MAX_FRAME_BYTES, encode
-from .execution import RESERVE_BYTES, Turn
+from .execution import PLAIN, RESERVE_BYTES, Turn
 from .inspection import list_files
 from .reprs import bounded_repr
 
@@ -34,7 +34,7 @@ class SessionTurn(Turn):
         # What an IPython shell shows by itself: the latest value, its bundle, what a magic caught.
         self.value_shown, self.shown, self.problem_shown = None, None, None
         self.updates = {}
-        self.was_interrupted = False
+        self.was_interrupted = self.is_plain = False
 
     def make_reserve(self):
         # Of all that were given back before, the allocator would clear every page.
@@ -49,12 +49,17 @@ class SessionTurn(Turn):
             self.session.kept.take()
             self.show_figures()
             self.show_updates()
-        if value is not None:
-            # Its methods may swallow an interrupt; `calm` raises it again.
-            signal(SIGINT, self.interrupt)
-            with originals.Lent():
-                self.describe_result(value, self.described)
-            self.calm()
+        if value is None:
+            return
+        self.is_plain = type(value) in PLAIN
+        if self.is_plain:
+            self.describe_result(value, self.described)
+            return
+        # Its methods may swallow an interrupt; `calm` raises it again.
+        signal(SIGINT, self.interrupt)
+        with originals.Lent():
+            self.describe_result(value, self.described)
+        self.calm()
 
     def describe_value(self, done: dict) -> None:
         done.update(self.described)
@@ -68,6 +73,8 @@ class SessionTurn(Turn):
         raise KeyboardInterrupt
 
     def calm(self) -> None:
+        if self.is_plain:
+            return  # it has no methods of the user's
         originals.settle()
         signal(SIGINT, self.interrupt)
         if self.was_interrupted:

@@ -29,6 +29,7 @@ from .displays import clean_bundle, is_figure, render_figure
 from .event_loop import wants_loop
 from .execution import class_of_module, normalize
 from .inspection import thread_name
+from .plain_cells import CellTransformer
 from .reprs import bounded_repr, class_dict, class_mro, cut_middle
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -112,8 +113,13 @@ class Shell(InteractiveShell):
     display_pub_class = Type(Publisher)
     compiler_class = Type(Compiler)
     exiter = Instance(ExitAutocall)
+    input_transformer_manager = Instance(CellTransformer)
     session = None
     turn = None
+
+    @default("input_transformer_manager")
+    def make_transformer(self):
+        return CellTransformer()
 
     @default("exiter")
     def make_exiter(self):
