@@ -19,7 +19,7 @@ from .inspection import inspect, nothing_known
 from .kept import Kept
 from .late import Late, LateDisplays, SessionStream
 from .session_channel import SessionChannel
-from .session_turn import SessionTurn
+from .session_turn import SessionTurn, prepare_next
 from .shell_plain import PlainShell
 from .toolbox import Toolbox
 from .workspace_files import read_piece, write_piece
@@ -124,8 +124,16 @@ class Session:
         self.note(execution_id, codes)
         if "inspect" in request:
             self.say_what_is_held(request["inspect"], listed)
-        if not _count() and self.loop.loop is None:
-            originals.mend()  # now there is time, and nobody who would run until the next turn
+            self.prepare_next()
+
+    def prepare_next(self) -> None:
+        """What the next turn would do before its code: the answer is on its way, so there is time."""
+        try:
+            prepare_next()
+            if not _count() and self.loop.loop is None:
+                originals.mend()  # nobody runs until the next turn who could tear it out again
+        except BaseException:
+            originals.settle()  # the turn will do it
 
     def note_late(self) -> None:
         """What threads and tasks bound between turns counts for the turn before."""

@@ -16,6 +16,8 @@ from .reprs import bounded_repr
 # More files, or files that take longer to list, are told after `done` only.
 MAX_FILES = 1000
 LIST_SECONDS = 0.002
+# Of the next turn, made while there is time.
+reserves = []
 
 
 class SessionTurn(Turn):
@@ -37,8 +39,7 @@ class SessionTurn(Turn):
         self.was_interrupted = self.is_plain = False
 
     def make_reserve(self):
-        # Of all that were given back before, the allocator would clear every page.
-        return mmap(-1, RESERVE_BYTES)
+        return reserves.pop() if reserves else make_reserve()
 
     def execute(self) -> None:
         """Runs the code and describes its value, all of which an interrupt can end."""
@@ -121,6 +122,17 @@ class SessionTurn(Turn):
         updates, self.updates = self.updates, {}
         for data, metadata in updates.values():
             self.get_displays().publish(data, metadata)
+
+
+def make_reserve():
+    """Of all bytes that were given back before, the allocator would clear every page."""
+    return mmap(-1, RESERVE_BYTES)
+
+
+def prepare_next() -> None:
+    """What the next turn needs is made between turns."""
+    if not reserves:
+        reserves.append(make_reserve())
 
 
 def nothing() -> None:

@@ -188,6 +188,9 @@ class Shell(InteractiveShell):
         self.showtraceback()
 
     def should_run_async(self, raw_cell, **options):
+        cell = options.get("transformed_cell") or ""
+        if "await" not in cell and "async" not in cell and not wants_loop(raw_cell):
+            return False  # without these words it cannot await; else IPython compiles it to see
         return super().should_run_async(raw_cell, **options) or self.autoawait and wants_loop(raw_cell)
 
     async def run_code(self, code_obj, result=None, *, async_=False):

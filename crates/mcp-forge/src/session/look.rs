@@ -85,6 +85,8 @@ impl Task {
             let id = self.name.id.as_str();
             let files = files.iter().map(|file| file_view(id, file)).collect();
             answer.send(isolation, files, view);
+            // Who waits for it goes on here and now, and on no other processor.
+            tokio::task::yield_now().await;
             for note in due {
                 notes.put(note).await;
             }

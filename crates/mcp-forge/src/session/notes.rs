@@ -6,6 +6,7 @@ use sha2::{Digest, Sha256};
 use tokio::{
     sync::{mpsc, oneshot},
     task::JoinHandle,
+    time::Sleep,
 };
 
 use super::{Change, registry::Inner};
@@ -13,7 +14,7 @@ use crate::{
     names::SessionName,
     store::{ExecutionStart, StoreError},
 };
-use std::{sync::Arc, time::Duration};
+use std::{pin::Pin, sync::Arc};
 
 /// Writes that may wait. A store that is slower than a session's turns makes them wait in the end.
 const WAITING: usize = 256;
@@ -64,9 +65,9 @@ impl Notes {
         let _ = self.queue.send(note).await;
     }
 
-    /// Has a note written once it is due, and keeps it until then.
-    pub(super) async fn put_later(&self, after: Duration, note: &mut Option<Note>) {
-        tokio::time::sleep(after).await;
+    /// Has a note written at the timer's end, and keeps it until then.
+    pub(super) async fn put_later(&self, timer: Pin<&mut Sleep>, note: &mut Option<Note>) {
+        timer.await;
         // The note leaves only when there is room: whoever stops waiting before has it still.
         if let Ok(room) = self.queue.reserve().await
             && let Some(note) = note.take()

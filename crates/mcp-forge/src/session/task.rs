@@ -6,7 +6,10 @@
 use std::{sync::Arc, time::Duration};
 
 use serde_json::json;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -33,7 +36,7 @@ const LOOK_PAUSE: Duration = Duration::from_millis(30);
 
 /// A turn that runs for longer is in the history while it runs; of a shorter one all is written after
 /// its answer.
-const BEGIN_AFTER: Duration = Duration::from_millis(5);
+const BEGIN_AFTER: Duration = Duration::from_millis(20);
 
 /// Time for a last look at what it holds.
 const LAST_LOOK: Duration = Duration::from_secs(1);
@@ -242,6 +245,11 @@ impl Task {
         });
         let before = resident.usage();
         let mut observer = Forward(output);
+        // The same one for all turns: to put off a timer that still runs wakes no thread.
+        live.begin_timer
+            .as_mut()
+            .reset(Instant::now() + BEGIN_AFTER);
+        let begin_timer = live.begin_timer.as_mut();
         let mut stop = self.stop.clone();
         let limits = Limits {
             timeout: turn.limits.timeout,
@@ -267,7 +275,7 @@ impl Task {
                             _ = stop.wait_for(Option::is_some) => {}
                         }
                     };
-                    tokio::join!(end, notes.put_later(BEGIN_AFTER, &mut begin));
+                    tokio::join!(end, notes.put_later(begin_timer, &mut begin));
                 },
             )
             .await;
