@@ -16,8 +16,8 @@ use super::{
     Answer, Change, SessionError, SessionTurn,
     answer::{Forward, Unsent, answer_all, broken, loss_of, lost_answer, same_sandbox},
     facts::Facts,
-    keep::{self, CopyError as FilesError},
-    known::{self, Known},
+    keep::CopyError as FilesError,
+    known::Known,
     notes::{Note, Notes},
     open::{Live, Opened, Origin},
     registry::Inner,
@@ -233,6 +233,7 @@ impl Task {
             return lost;
         }
         self.write_known(live, notes).await;
+        self.bring_out(live).await;
         let resident = live.resident.as_mut()?;
         self.facts.begin();
         self.inner.tell(&self.name, Change::Running);
@@ -318,29 +319,6 @@ impl Task {
         self.look(live, notes, answer, due).await
     }
 
-    async fn copy_volumes(&self, live: &mut Live, turn: &SessionTurn) -> Result<(), FilesError> {
-        let settings = &self.inner.settings;
-        let new: Vec<_> = turn
-            .volumes
-            .iter()
-            .filter(|volume| !live.copied.contains(volume))
-            .cloned()
-            .collect();
-        let Some(resident) = live.resident.as_mut().filter(|_| !new.is_empty()) else {
-            return Ok(());
-        };
-        let most = (settings.volumes.session_quota, settings.sessions.max_files);
-        keep::copy_volumes(resident, &settings.volumes.base_path, &new, most).await?;
-        live.copied.extend(new);
-        // They are there before the turn: it has not changed them.
-        let bounds = known::bounds(settings.sessions.max_files);
-        let files = super::open::list_files(resident, &bounds).await?;
-        let mut known = Known::clone(&self.facts.know());
-        known.inspected.files = files;
-        self.facts.learn(known);
-        Ok(())
-    }
-
     async fn fork(
         &self,
         live: &mut Live,
@@ -374,19 +352,6 @@ impl Task {
         };
         let _ = reply.send(result);
         lost
-    }
-
-    async fn flush(&self, live: &mut Live, reply: oneshot::Sender<()>) -> Option<String> {
-        let Live { keep, resident, .. } = live;
-        let resident = resident.as_mut()?;
-        while keep.is_behind() {
-            if let Err(error) = keep.step(resident).await {
-                return Some(broken(&error));
-            }
-        }
-        self.facts.set_not_kept(keep.refused().clone());
-        let _ = reply.send(());
-        None
     }
 
     /// Ends the interpreter, writes down why, and answers whoever waits.
