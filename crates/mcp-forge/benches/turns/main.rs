@@ -175,9 +175,18 @@ async fn serve(setup: &Setup) -> Result<(), Failure> {
         let request: Value = serde_json::from_str(&line?)?;
         let code = request["code"].as_str().unwrap_or_default();
         let done = match request["op"].as_str() {
-            Some("run") if setup.path == Path::Session => live.measured(&service, &request).await,
+            // As a server does: on a worker, which waits for the kernel's events itself.
+            Some("run") if setup.path == Path::Session => {
+                let (service, mut sessions) = (Arc::clone(&service), live);
+                let measured = tokio::spawn(async move {
+                    let done = sessions.measured(&service, &request).await;
+                    (done, sessions)
+                });
+                let (done, sessions) = measured.await?;
+                live = sessions;
+                done
+            }
             Some("run") => {
-                // As a server does: on a worker, which waits for the kernel's events itself.
                 let (service, code) = (Arc::clone(&service), code.to_owned());
                 let with_tools = request["tools"] == true;
                 tokio::spawn(async move { turn::measured(&service, &code, with_tools).await })
