@@ -1,0 +1,173 @@
+//! A case of the contract as data: what is asked, and all that must come back.
+
+/// One case: steps one after the other, and what they must give.
+#[derive(Debug)]
+pub(crate) struct Case {
+    /// A sentence.
+    pub(crate) name: &'static str,
+    pub(crate) steps: &'static [Step],
+    /// What comes back, as `show.rs` writes it: the answers to the steps with a line `---` between.
+    /// Indentation does not count; `…` stands for any text within a line.
+    pub(crate) expected: &'static str,
+    /// Engines that give something else.
+    pub(crate) differs: &'static [Difference],
+}
+
+/// What one engine gives instead.
+#[derive(Debug)]
+pub(crate) struct Difference {
+    /// Its name.
+    pub(crate) engine: &'static str,
+    /// What is different, for readers of `docs/engines.md`.
+    pub(crate) what: &'static str,
+    /// Why it cannot or should not be the same.
+    pub(crate) reason: &'static str,
+    /// As [`Case::expected`].
+    pub(crate) expected: &'static str,
+}
+
+/// One thing that is asked of the service.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Step {
+    /// Runs code.
+    Run(Turn),
+    /// Describes variables of a session.
+    Document {
+        session: &'static str,
+        variables: &'static [(&'static str, &'static str)],
+        note: &'static str,
+    },
+    /// Looks at these members of a session's state, each a JSON pointer, once the first of them is there.
+    State {
+        session: &'static str,
+        members: &'static [&'static str],
+    },
+    /// Reads a file of a session's `/workspace`.
+    File {
+        session: &'static str,
+        path: &'static str,
+    },
+    /// Ends a session.
+    Delete(&'static str),
+    /// Copies a live session.
+    Fork {
+        from: &'static str,
+        to: &'static str,
+    },
+}
+
+/// A request to run code. Sessions' names are the case's own.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Turn {
+    /// Python source; its common indentation is taken off.
+    pub(crate) code: &'static str,
+    pub(crate) session: Option<&'static str>,
+    pub(crate) tools: &'static [&'static str],
+    /// Seconds.
+    pub(crate) timeout: Option<f64>,
+    pub(crate) memory: Option<&'static str>,
+    pub(crate) pids: Option<u64>,
+    pub(crate) storage: Option<&'static str>,
+    pub(crate) stop: Stop,
+}
+
+/// Whether the caller ends the turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    Never,
+    /// Interrupts it when it says its first word: the answer tells how it ended.
+    AtFirstWord,
+    /// Drops the call when it says its first word: there is no answer.
+    Drop,
+}
+
+/// A case in which no engine may differ.
+pub(crate) const fn case(
+    name: &'static str,
+    steps: &'static [Step],
+    expected: &'static str,
+) -> Case {
+    Case {
+        name,
+        steps,
+        expected,
+        differs: &[],
+    }
+}
+
+/// A turn in a fresh sandbox.
+pub(crate) const fn run(code: &'static str) -> Step {
+    Step::Run(turn(code))
+}
+
+/// A turn in one of the case's sessions.
+pub(crate) const fn run_in(session: &'static str, code: &'static str) -> Step {
+    Step::Run(Turn {
+        session: Some(session),
+        ..turn(code)
+    })
+}
+
+/// A turn in a fresh sandbox that may call these tools.
+pub(crate) const fn run_with(tools: &'static [&'static str], code: &'static str) -> Step {
+    Step::Run(Turn {
+        tools,
+        ..turn(code)
+    })
+}
+
+/// A turn that asks for nothing else; a start for others.
+pub(crate) const fn turn(code: &'static str) -> Turn {
+    Turn {
+        code,
+        session: None,
+        tools: &[],
+        timeout: None,
+        memory: None,
+        pids: None,
+        storage: None,
+        stop: Stop::Never,
+    }
+}
+
+impl Case {
+    /// What this engine must give, line by line.
+    pub(crate) fn expected_of(&self, engine: &str) -> Vec<&'static str> {
+        let difference = self.differs.iter().find(|one| one.engine == engine);
+        let expected = difference.map_or(self.expected, |one| one.expected);
+        expected.trim().lines().map(str::trim).collect()
+    }
+
+    /// The engines that must give what the case says.
+    pub(crate) fn is_common_to(&self, engine: &str) -> bool {
+        self.differs.iter().all(|one| one.engine != engine)
+    }
+}
+
+/// The lines of `docs/engines.md` about a case.
+pub(crate) fn rows(case: &Case) -> impl Iterator<Item = String> {
+    case.differs.iter().map(|one| {
+        format!(
+            "| {} | {} | {} | {} |",
+            case.name, one.engine, one.what, one.reason
+        )
+    })
+}
+
+/// Source without the indentation that all of its lines have, as `textwrap.dedent` makes it.
+pub(crate) fn dedented(code: &str) -> String {
+    let lines = || code.lines().filter(|line| !line.trim().is_empty());
+    let indentation = |line: &str| line.len() - line.trim_start_matches(' ').len();
+    let common = lines().map(indentation).min().unwrap_or(0);
+    let shorter = code.split('\n').map(|line| line.get(common..).unwrap_or(""));
+    shorter.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn code_loses_only_its_common_indentation() {
+    assert_eq!(
+        dedented("\n    if x:\n        y = 'a  b'\n\n    z"),
+        "\nif x:\n    y = 'a  b'\n\nz"
+    );
+    assert_eq!(dedented("1 + 1"), "1 + 1");
+}

@@ -1,0 +1,192 @@
+//! Runs the table on an engine, once, and says what is not as it must be.
+
+use std::{
+    collections::BTreeMap,
+    env, fmt::Write as _, io::Write as _,
+    sync::{Arc, LazyLock, Mutex, OnceLock},
+};
+
+use futures_util::{StreamExt as _, stream};
+
+use super::{
+    case::Case,
+    engines::{ENGINES, EngineUnderTest},
+    run, table,
+};
+
+/// What an engine gave: case to lines; or why it is not to be had here.
+type Given = Result<BTreeMap<&'static str, Vec<String>>, String>;
+
+/// Runs the table on this engine and fails with all that is wrong.
+pub(crate) fn check(name: &str) {
+    let engine = EngineUnderTest::named(name);
+    let given = match given(engine) {
+        Ok(given) => given,
+        Err(why) => return not_run(engine, why),
+    };
+    let mut problems = String::new();
+    for case in chosen() {
+        let expected = case.expected_of(name);
+        let lines = &given[case.name];
+        if !matches(&expected, lines) {
+            write!(problems, "\n{}\n{}", case.name, difference(&expected, lines)).unwrap();
+        }
+    }
+    assert!(problems.is_empty(), "{name} breaks the contract:\n{problems}");
+}
+
+/// Compares what the engines gave with each other, where the table lets nothing differ.
+pub(crate) fn compare() {
+    let all: Vec<_> = ENGINES
+        .iter()
+        .filter_map(|engine| Some((engine.name, given(engine).as_ref().ok()?)))
+        .collect();
+    let mut problems = String::new();
+    for case in chosen() {
+        let alike = all.iter().filter(|(name, _)| case.is_common_to(name));
+        let mut shown = alike.map(|(name, given)| {
+            let expected = case.expected_of(name);
+            (*name, masked(&expected, &given[case.name]))
+        });
+        let Some((first, reference)) = shown.next() else {
+            continue;
+        };
+        for (name, lines) in shown.filter(|(_, lines)| *lines != reference) {
+            let reference: Vec<&str> = reference.iter().map(String::as_str).collect();
+            let lines = difference(&reference, &lines);
+            write!(problems, "\n{}: {first} and {name}\n{lines}", case.name).unwrap();
+        }
+    }
+    assert!(problems.is_empty(), "engines differ:\n{problems}");
+}
+
+/// What an engine gives, found out once in this process.
+fn given(engine: &'static EngineUnderTest) -> &'static Given {
+    type Cells = Mutex<BTreeMap<&'static str, &'static OnceLock<Given>>>;
+    static CELLS: LazyLock<Cells> = LazyLock::new(Cells::default);
+    let cell: &'static OnceLock<Given> = CELLS
+        .lock()
+        .unwrap()
+        .entry(engine.name)
+        .or_insert_with(|| Box::leak(Box::default()));
+    cell.get_or_init(|| {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(run_all(engine))
+    })
+}
+
+async fn run_all(engine: &'static EngineUnderTest) -> Given {
+    let directory = tempfile::tempdir().unwrap();
+    let service = engine.service(directory.path()).await?;
+    let running = chosen().into_iter().enumerate().map(|(number, case)| {
+        let service = Arc::clone(&service);
+        async move {
+            let lines = tokio::spawn(run::run(service, number, case)).await;
+            let lines = lines.unwrap_or_else(|error| vec![format!("the test panicked: {error}")]);
+            (case.name, lines)
+        }
+    });
+    let given = stream::iter(running).buffer_unordered(engine.at_once);
+    let given = given.collect().await;
+    service.shutdown().await;
+    Ok(given)
+}
+
+fn chosen() -> Vec<&'static Case> {
+    let text = env::var("CONTRACT_CASE").unwrap_or_default();
+    let chosen: Vec<_> = table().filter(|case| case.name.contains(&text)).collect();
+    assert!(!chosen.is_empty(), "no case has {text:?} in its name");
+    chosen
+}
+
+/// Told past the test harness, which keeps quiet what tests print that pass.
+fn not_run(engine: &EngineUnderTest, why: &str) {
+    let name = engine.name;
+    assert!(
+        !engine.is_required(),
+        "REQUIRE_ENGINES asks for {name}, which is not to be had here: {why}"
+    );
+    let told = format!("\nNOT RUN: the contract on {name}, which is not to be had here: {why}\n");
+    std::io::stderr().write_all(told.as_bytes()).unwrap();
+}
+
+fn matches(expected: &[&str], lines: &[String]) -> bool {
+    expected.len() == lines.len()
+        && expected
+            .iter()
+            .zip(lines)
+            .all(|(pattern, line)| fits(pattern, line))
+}
+
+/// Whether a line is as expected, `…` being any text.
+fn fits(pattern: &str, line: &str) -> bool {
+    let mut parts = pattern.split('…');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = line.strip_prefix(first) else {
+        return false;
+    };
+    let mut parts = parts.peekable();
+    if parts.peek().is_none() {
+        return rest.is_empty();
+    }
+    while let Some(part) = parts.next() {
+        if parts.peek().is_none() {
+            return rest.ends_with(part);
+        }
+        let Some((_, after)) = rest.split_once(part) else {
+            return false;
+        };
+        rest = after;
+    }
+    true
+}
+
+/// The lines as they may be compared between engines: those that the table leaves open as it has them.
+fn masked(expected: &[&str], lines: &[String]) -> Vec<String> {
+    let masked = lines.iter().enumerate().map(|(index, line)| {
+        let pattern = expected.get(index).filter(|one| one.contains('…'));
+        pattern.filter(|one| fits(one, line)).map_or_else(|| line.clone(), |one| (*one).to_owned())
+    });
+    masked.collect()
+}
+
+/// Both, with the lines that are not in the other marked.
+fn difference(expected: &[&str], lines: &[String]) -> String {
+    let mut shown = String::new();
+    for pattern in expected {
+        let is_there = lines.iter().any(|line| fits(pattern, line));
+        let mark = if is_there { "     " } else { "    -" };
+        writeln!(shown, "{mark} {pattern}").unwrap();
+    }
+    for line in lines {
+        if !expected.iter().any(|pattern| fits(pattern, line)) {
+            writeln!(shown, "    + {line}").unwrap();
+        }
+    }
+    shown
+}
+
+#[test]
+fn only_holes_are_open() {
+    assert!(fits("a", "a"));
+    assert!(!fits("a", "ab"));
+    assert!(fits("a…b…c", "a1b2c"));
+    assert!(fits("a…", "a"));
+    assert!(!fits("a…c", "ab"));
+    assert!(!fits("a…b…c", "ac"));
+}
+
+#[test]
+fn lines_that_are_not_expected_are_told() {
+    let lines = ["completed", "result 2"].map(str::to_owned);
+    assert!(!matches(&["completed"], &lines));
+    assert!(!matches(&["completed", "result 2", "stdout \"\""], &lines));
+    assert!(matches(&["completed", "result …"], &lines));
+    let told = difference(&["completed", "result 1"], &lines);
+    assert_eq!(told, "      completed\n    - result 1\n    + result 2\n");
+    assert_eq!(masked(&["completed", "result …"], &lines), ["completed", "result …"]);
+}
