@@ -154,12 +154,15 @@ pub(crate) fn rows(case: &Case) -> impl Iterator<Item = String> {
     })
 }
 
-/// Source without the indentation that all of its lines have, as `textwrap.dedent` makes it.
+/// Source without the indentation that all of its lines have, and without an empty first line.
 pub(crate) fn dedented(code: &str) -> String {
+    let code = code.strip_prefix('\n').unwrap_or(code);
     let lines = || code.lines().filter(|line| !line.trim().is_empty());
     let indentation = |line: &str| line.len() - line.trim_start_matches(' ').len();
     let common = lines().map(indentation).min().unwrap_or(0);
-    let shorter = code.split('\n').map(|line| line.get(common..).unwrap_or(""));
+    let shorter = code
+        .split('\n')
+        .map(|line| line.get(common..).unwrap_or(""));
     shorter.collect::<Vec<_>>().join("\n")
 }
 
@@ -167,7 +170,7 @@ pub(crate) fn dedented(code: &str) -> String {
 fn code_loses_only_its_common_indentation() {
     assert_eq!(
         dedented("\n    if x:\n        y = 'a  b'\n\n    z"),
-        "\nif x:\n    y = 'a  b'\n\nz"
+        "if x:\n    y = 'a  b'\n\nz"
     );
     assert_eq!(dedented("1 + 1"), "1 + 1");
 }

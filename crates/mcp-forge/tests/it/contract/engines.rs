@@ -100,6 +100,7 @@ fn contract_config(directory: &Path, at_once: usize) -> Config {
         ("kit".to_owned(), upstream(Duration::from_mins(1))),
         ("late".to_owned(), upstream(Duration::from_millis(500))),
         ("frail".to_owned(), upstream(Duration::from_mins(1))),
+        ("vast".to_owned(), upstream(Duration::from_mins(1))),
     ]);
     config
 }

@@ -1,6 +1,6 @@
 //! How code can end.
 
-use super::case::{Case, Turn, Step, case, run, turn};
+use super::case::{Case, Step, Turn, case, run, turn};
 
 pub(super) const CASES: &[Case] = &[
     case(
@@ -34,11 +34,13 @@ pub(super) const CASES: &[Case] = &[
                 raise ValueError('no x') from error")],
         r#"raised
         error ValueError: "no x"
-        at 3 in <module>, 5 in <module>"#,
+        at 2 in <module>, 4 in <module>"#,
     ),
     case(
         "a group of exceptions is raised as a group",
-        &[run("raise ExceptionGroup('two', [ValueError('a'), TypeError('b')])")],
+        &[run(
+            "raise ExceptionGroup('two', [ValueError('a'), TypeError('b')])",
+        )],
         r#"raised
         error ExceptionGroup: "two (2 sub-exceptions)"
         at 1 in <module>"#,
@@ -51,7 +53,7 @@ pub(super) const CASES: &[Case] = &[
             raise Mute()")],
         r#"raised
         error Mute: "<Mute object that cannot be shown: RuntimeError>"
-        at 4 in <module>"#,
+        at 3 in <module>"#,
     ),
     case(
         "a syntax error is raised with its line and runs nothing",
@@ -76,7 +78,9 @@ pub(super) const CASES: &[Case] = &[
     ),
     case(
         "recursion without end is raised",
-        &[run("def f(): f()\ntry:\n    f()\nexcept RecursionError as error:\n    raise ValueError('deep') from None")],
+        &[run(
+            "def f(): f()\ntry:\n    f()\nexcept RecursionError as error:\n    raise ValueError('deep') from None",
+        )],
         r#"raised
         error ValueError: "deep"
         at 5 in <module>"#,
@@ -133,7 +137,9 @@ pub(super) const CASES: &[Case] = &[
     ),
     case(
         "os._exit is a crash with its status, and what was written is kept",
-        &[run("import os\nprint('last words', flush=True)\nos._exit(7)")],
+        &[run(
+            "import os\nprint('last words', flush=True)\nos._exit(7)",
+        )],
         r#"crashed
         stdout "last words\n"
         error Crashed: "The interpreter exited with status 7 before the code had ended. Code that calls `os._exit` does this; `sys.exit` and exceptions are reported as such.""#,
@@ -158,7 +164,9 @@ pub(super) const CASES: &[Case] = &[
     ),
     case(
         "replacing the interpreter by another program is a crash with that one's status",
-        &[run("import os\nos.execv('/bin/sh', ['sh', '-c', 'echo other; exit 5'])")],
+        &[run(
+            "import os\nos.execv('/bin/sh', ['sh', '-c', 'echo other; exit 5'])",
+        )],
         r#"crashed
         stdout "other\n"
         error Crashed: "The interpreter exited with status 5 before …""#,
@@ -214,44 +222,63 @@ pub(super) const CASES: &[Case] = &[
     ),
     case(
         "SIGPIPE is ignored, as in every Python program",
-        &[run("import os, signal\nsignal.raise_signal(signal.SIGPIPE)\nread, write = os.pipe()\nos.close(read)\nos.write(write, b'x')")],
+        &[run(
+            "import os, signal\nsignal.raise_signal(signal.SIGPIPE)\nread, write = os.pipe()\nos.close(read)\nos.write(write, b'x')",
+        )],
         r#"raised
         error BrokenPipeError: "[Errno 32] Broken pipe"
         at 5 in <module>"#,
     ),
     case(
         "the timeout ends a loop, and what was written before is kept",
-        &[Step::Run(Turn { timeout: Some(0.8), ..turn("print('before')\nwhile True: pass") })],
+        &[Step::Run(Turn {
+            timeout: Some(0.8),
+            ..turn("print('before')\nwhile True: pass")
+        })],
         r#"timed_out
         stdout "before\n"
         error TimedOut: "The code ran longer than its timeout of 0.8 s and was stopped. Ask for more with `timeout` (maximum 1800) or do less in one call.""#,
     ),
     case(
         "the timeout ends a sleep",
-        &[Step::Run(Turn { timeout: Some(0.5), ..turn("import time; time.sleep(100)") })],
+        &[Step::Run(Turn {
+            timeout: Some(0.5),
+            ..turn("import time; time.sleep(100)")
+        })],
         r#"timed_out
         error TimedOut: "The code ran longer than its timeout of 0.5 s …""#,
     ),
     case(
         "the timeout ends code that ignores every signal",
-        &[Step::Run(Turn { timeout: Some(0.8), ..turn("
+        &[Step::Run(Turn {
+            timeout: Some(0.8),
+            ..turn(
+                "
             import signal
             for number in range(1, 65):
                 try: signal.signal(number, signal.SIG_IGN)
                 except (OSError, ValueError): pass
-            while True: pass") })],
+            while True: pass",
+            )
+        })],
         r#"timed_out
         error TimedOut: "The code ran longer than its timeout of 0.8 s …""#,
     ),
     case(
         "the timeout ends a wait for a child process",
-        &[Step::Run(Turn { timeout: Some(0.8), ..turn("import subprocess; subprocess.run(['sleep', '100'])") })],
+        &[Step::Run(Turn {
+            timeout: Some(0.8),
+            ..turn("import subprocess; subprocess.run(['sleep', '100'])")
+        })],
         r#"timed_out
         error TimedOut: "…""#,
     ),
     case(
         "code that finishes within its timeout is completed",
-        &[Step::Run(Turn { timeout: Some(30.0), ..turn("'done'") })],
+        &[Step::Run(Turn {
+            timeout: Some(30.0),
+            ..turn("'done'")
+        })],
         "completed\nresult \"done\"",
     ),
     case(
@@ -266,13 +293,17 @@ pub(super) const CASES: &[Case] = &[
     ),
     case(
         "closing the control descriptor is a crash at once",
-        &[run("import os, time\nos.closerange(3, 4096)\ntime.sleep(100)")],
+        &[run(
+            "import os, time\nos.closerange(3, 4096)\ntime.sleep(100)",
+        )],
         r#"crashed
         error Crashed: "The sandbox was lost: …""#,
     ),
     case(
         "garbage on the control descriptor is a crash",
-        &[run("import os, time\nos.write(3, b'garbage garbage garbage')\ntime.sleep(100)")],
+        &[run(
+            "import os, time\nos.write(3, b'garbage garbage garbage')\ntime.sleep(100)",
+        )],
         r#"crashed
         error Crashed: "The sandbox was lost: …""#,
     ),

@@ -4,7 +4,9 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use mcp_forge::{
     names::Principal,
-    service::{DocumentRequest, ExecuteRequest, ExecuteResponse, LimitsRequest, Service, ServiceError},
+    service::{
+        DocumentRequest, ExecuteRequest, ExecuteResponse, LimitsRequest, Service, ServiceError,
+    },
     turn::{Observer, Stream},
 };
 use serde_json::Value;

@@ -54,14 +54,16 @@ fn response_lines(response: &ExecuteResponse, name: &dyn Fn(&str) -> String) -> 
         let truncated = Value::Object(response.truncated.clone());
         lines.push(format!("truncated {}", json(&truncated)));
     }
+    let mut lines = collapsed(lines);
     lines.extend(response.session.as_ref().map(|one| session(one, name)));
     lines.extend(response.between_turns.as_ref().map(between));
-    lines.extend(
-        response
-            .files
-            .iter()
-            .map(|file| format!("file {} {}", text(&file.path), file.size)),
-    );
+    let files = response.files.iter();
+    let mut files: Vec<String> = files
+        .map(|file| format!("file {} {}", text(&file.path), file.size))
+        .collect();
+    // As the file system lists them: no order that anyone promised.
+    files.sort();
+    lines.extend(files);
     lines.extend(
         response
             .notices
@@ -69,6 +71,16 @@ fn response_lines(response: &ExecuteResponse, name: &dyn Fn(&str) -> String) -> 
             .map(|one| format!("notice {}", text(one))),
     );
     lines
+}
+
+/// Equal lines that follow each other as one, with their number.
+fn collapsed(lines: Vec<String>) -> Vec<String> {
+    let runs = lines.chunk_by(|one, next| one == next);
+    let shown = runs.map(|run| match run.len() {
+        1 => run[0].clone(),
+        several => format!("{} (times {several})", run[0]),
+    });
+    shown.collect()
 }
 
 /// The result, and its `repr` where that is not what the JSON would be in Python.
@@ -100,7 +112,9 @@ fn error_lines(error: &Raised, name: &dyn Fn(&str) -> String, lines: &mut Vec<St
 
 /// `2 in f` for a line of a traceback that names a place in the code.
 fn place(line: &str) -> Option<String> {
-    let place = line.trim().strip_prefix("File \"<execution")?;
+    // Members of groups are drawn as a tree.
+    let line = line.trim_start_matches([' ', '|', '+', '-']);
+    let place = line.strip_prefix("File \"<execution")?;
     let (_, place) = place.split_once(">\", line ")?;
     Some(place.replace(", in", " in"))
 }
@@ -220,7 +234,10 @@ pub(crate) fn text(text: &str) -> String {
 fn quoted(part: &str) -> String {
     let shown = Value::from(part).to_string();
     let escaped = shown.chars().map(|character| match character {
-        '\u{7f}'..='\u{9f}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' => {
+        '\u{7f}'..='\u{9f}'
+        | '\u{200b}'..='\u{200f}'
+        | '\u{202a}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' => {
             format!("\\u{:04x}", u32::from(character))
         }
         visible => visible.to_string(),

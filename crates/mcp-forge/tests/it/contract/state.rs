@@ -6,7 +6,10 @@ pub(super) const CASES: &[Case] = &[
     case(
         "the state names what the session holds",
         &[
-            run_in("a", "import json as j\nimport math\nx = [1, 2, 3]\ny = 'text'\ndef f(): pass\nclass C: pass"),
+            run_in(
+                "a",
+                "import json as j\nimport math\nx = [1, 2, 3]\ny = 'text'\ndef f(): pass\nclass C: pass",
+            ),
             Step::State {
                 session: "a",
                 members: &[
@@ -30,7 +33,7 @@ pub(super) const CASES: &[Case] = &[
         /introspection/x/type "list"
         /introspection/y/repr "'text'"
         /all_variables ["y", "x"]
-        /imports {"j": "json", "math": "math"}
+        /imports {"math": "math", "j": "json"}
         /functions ["f"]
         /classes ["C"]
         /changes/added […"x"…]
@@ -41,9 +44,16 @@ pub(super) const CASES: &[Case] = &[
         "what is documented outlives the interpreter",
         &[
             run_in("a", "total = 12"),
-            Step::Document { session: "a", variables: &[("total", "All of 2024")], note: "half done" },
+            Step::Document {
+                session: "a",
+                variables: &[("total", "All of 2024")],
+                note: "half done",
+            },
             run_in("a", "import os; os._exit(1)"),
-            Step::State { session: "a", members: &["/documented_variables", "/note", "/state", "/generation"] },
+            Step::State {
+                session: "a",
+                members: &["/documented_variables", "/note", "/state", "/generation"],
+            },
         ],
         r#"completed
         session 1 fresh
@@ -61,15 +71,25 @@ pub(super) const CASES: &[Case] = &[
     ),
     case(
         "a session that there is not cannot be documented",
-        &[Step::Document { session: "nobody", variables: &[("x", "y")], note: "" }],
+        &[Step::Document {
+            session: "nobody",
+            variables: &[("x", "y")],
+            note: "",
+        }],
         r#"refused "…nobody…""#,
     ),
     case(
         "a file of a session can be read",
         &[
             run_in("a", "open('f.txt', 'w').write('naïve\\n');"),
-            Step::File { session: "a", path: "f.txt" },
-            Step::File { session: "a", path: "none.txt" },
+            Step::File {
+                session: "a",
+                path: "f.txt",
+            },
+            Step::File {
+                session: "a",
+                path: "none.txt",
+            },
         ],
         r#"completed
         session 1 fresh
@@ -82,11 +102,26 @@ pub(super) const CASES: &[Case] = &[
     case(
         "what is no plain file cannot be read",
         &[
-            run_in("a", "import os\nos.symlink('/etc/passwd', 'link'); os.mkfifo('fifo'); os.mkdir('dir')"),
-            Step::File { session: "a", path: "link" },
-            Step::File { session: "a", path: "fifo" },
-            Step::File { session: "a", path: "dir" },
-            Step::File { session: "a", path: "../tmp/x" },
+            run_in(
+                "a",
+                "import os\nos.symlink('/etc/passwd', 'link'); os.mkfifo('fifo'); os.mkdir('dir')",
+            ),
+            Step::File {
+                session: "a",
+                path: "link",
+            },
+            Step::File {
+                session: "a",
+                path: "fifo",
+            },
+            Step::File {
+                session: "a",
+                path: "dir",
+            },
+            Step::File {
+                session: "a",
+                path: "../tmp/x",
+            },
         ],
         r#"completed
         session 1 fresh

@@ -21,13 +21,17 @@ pub(super) const CASES: &[Case] = &[
     ),
     case(
         "print and descriptor 1 keep their order",
-        &[run("import os\nprint('a')\nos.write(1, b'b\\n')\nprint('c')\nos.write(1, b'd\\n');")],
+        &[run(
+            "import os\nprint('a')\nos.write(1, b'b\\n')\nprint('c')\nos.write(1, b'd\\n');",
+        )],
         r#"completed
         stdout "a\nb\nc\nd\n""#,
     ),
     case(
         "a line that does not end is written at the end",
-        &[run("import sys\nprint('no end', end='')\nsys.stderr.write('nor here');")],
+        &[run(
+            "import sys\nprint('no end', end='')\nsys.stderr.write('nor here');",
+        )],
         "completed\nstdout \"no end\"\nstderr \"nor here\"",
     ),
     case(
@@ -44,14 +48,18 @@ pub(super) const CASES: &[Case] = &[
     ),
     case(
         "what a child process captures is not output",
-        &[run("import subprocess\nsubprocess.run('echo mine; echo yours >&2', shell=True, capture_output=True, text=True).stdout")],
+        &[run(
+            "import subprocess\nsubprocess.run('echo mine; echo yours >&2', shell=True, capture_output=True, text=True).stdout",
+        )],
         r#"completed
         result "mine\n"
         repr "'mine\\n'""#,
     ),
     case(
         "output of C is flushed at the end",
-        &[run("import ctypes\nctypes.CDLL(None).printf(b'from C'); print('from Python')")],
+        &[run(
+            "import ctypes\nctypes.CDLL(None).printf(b'from C'); print('from Python')",
+        )],
         r#"completed
         stdout "from Python\nfrom C""#,
     ),
@@ -66,7 +74,9 @@ pub(super) const CASES: &[Case] = &[
     ),
     case(
         "what is not UTF-8 is replaced",
-        &[run("import os\nos.write(1, b'a\\xffb\\xe2\\x82'); os.write(2, b'\\xc3(');")],
+        &[run(
+            "import os\nos.write(1, b'a\\xffb\\xe2\\x82'); os.write(2, b'\\xc3(');",
+        )],
         "completed\nstdout \"a�b�\"\nstderr \"�(\"",
     ),
     case(
@@ -89,7 +99,9 @@ pub(super) const CASES: &[Case] = &[
     ),
     case(
         "one MiB in single bytes is kept whole",
-        &[run("import os\nfor _ in range(1 << 14): os.write(1, b'y' * 64)")],
+        &[run(
+            "import os\nfor _ in range(1 << 14): os.write(1, b'y' * 64)",
+        )],
         r#"completed
         stdout "y" * 1048576"#,
     ),
@@ -102,7 +114,9 @@ pub(super) const CASES: &[Case] = &[
     ),
     case(
         "each stream has its own cap",
-        &[run("import sys\nprint('small')\nsys.stderr.write('e' * 2_000_000);")],
+        &[run(
+            "import sys\nprint('small')\nsys.stderr.write('e' * 2_000_000);",
+        )],
         r#"completed
         stdout "small\n"
         stderr "e" * 786432 + "\n[... 951424 bytes left out ...]\n" + "e" * 262144
@@ -125,18 +139,24 @@ pub(super) const CASES: &[Case] = &[
     ),
     case(
         "a child that holds the streams open delays nothing",
-        &[run("import subprocess\nsubprocess.Popen(['sleep', '100'])\nprint('parent is done')")],
+        &[run(
+            "import subprocess\nsubprocess.Popen(['sleep', '100'])\nprint('parent is done')",
+        )],
         r#"completed
         stdout "parent is done\n""#,
     ),
     case(
         "output of a child that outlives the code is not waited for",
-        &[run("import subprocess\nsubprocess.Popen('sleep 3; echo late', shell=True)\n'early'")],
+        &[run(
+            "import subprocess\nsubprocess.Popen('sleep 3; echo late', shell=True)\n'early'",
+        )],
         "completed\nresult \"early\"",
     ),
     case(
         "closed standard descriptors lose output and nothing else",
-        &[run("import os\nfor fd in (0, 1, 2): os.close(fd)\nos.system('echo unheard')\n40 + 2")],
+        &[run(
+            "import os\nfor fd in (0, 1, 2): os.close(fd)\nos.system('echo unheard')\n40 + 2",
+        )],
         "completed\nresult 42",
     ),
     case(
@@ -188,7 +208,9 @@ pub(super) const CASES: &[Case] = &[
         "output is heard while the code runs, and kept when it is stopped",
         &[Step::Run(Turn {
             timeout: Some(0.8),
-            ..turn("import time\nprint('first'); print('no newline', end='', flush=True)\ntime.sleep(100)")
+            ..turn(
+                "import time\nprint('first'); print('no newline', end='', flush=True)\ntime.sleep(100)",
+            )
         })],
         r#"timed_out
         stdout "first\nno newline"

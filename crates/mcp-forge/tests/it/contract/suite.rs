@@ -2,7 +2,9 @@
 
 use std::{
     collections::BTreeMap,
-    env, fmt::Write as _, io::Write as _,
+    env,
+    fmt::Write as _,
+    io::Write as _,
     sync::{Arc, LazyLock, Mutex, OnceLock},
 };
 
@@ -29,10 +31,19 @@ pub(crate) fn check(name: &str) {
         let expected = case.expected_of(name);
         let lines = &given[case.name];
         if !matches(&expected, lines) {
-            write!(problems, "\n{}\n{}", case.name, difference(&expected, lines)).unwrap();
+            write!(
+                problems,
+                "\n{}\n{}",
+                case.name,
+                difference(&expected, lines)
+            )
+            .unwrap();
         }
     }
-    assert!(problems.is_empty(), "{name} breaks the contract:\n{problems}");
+    assert!(
+        problems.is_empty(),
+        "{name} breaks the contract:\n{problems}"
+    );
 }
 
 /// Compares what the engines gave with each other, where the table lets nothing differ.
@@ -149,7 +160,9 @@ fn fits(pattern: &str, line: &str) -> bool {
 fn masked(expected: &[&str], lines: &[String]) -> Vec<String> {
     let masked = lines.iter().enumerate().map(|(index, line)| {
         let pattern = expected.get(index).filter(|one| one.contains('…'));
-        pattern.filter(|one| fits(one, line)).map_or_else(|| line.clone(), |one| (*one).to_owned())
+        pattern
+            .filter(|one| fits(one, line))
+            .map_or_else(|| line.clone(), |one| (*one).to_owned())
     });
     masked.collect()
 }
@@ -162,10 +175,21 @@ fn difference(expected: &[&str], lines: &[String]) -> String {
         let mark = if is_there { "     " } else { "    -" };
         writeln!(shown, "{mark} {pattern}").unwrap();
     }
+    let mut is_more = false;
     for line in lines {
         if !expected.iter().any(|pattern| fits(pattern, line)) {
             writeln!(shown, "    + {line}").unwrap();
+            is_more = true;
         }
+    }
+    if !is_more {
+        // The same lines in another order or number.
+        writeln!(
+            shown,
+            "    but the whole was\n      {}",
+            lines.join("\n      ")
+        )
+        .unwrap();
     }
     shown
 }
@@ -188,5 +212,8 @@ fn lines_that_are_not_expected_are_told() {
     assert!(matches(&["completed", "result …"], &lines));
     let told = difference(&["completed", "result 1"], &lines);
     assert_eq!(told, "      completed\n    - result 1\n    + result 2\n");
-    assert_eq!(masked(&["completed", "result …"], &lines), ["completed", "result …"]);
+    assert_eq!(
+        masked(&["completed", "result …"], &lines),
+        ["completed", "result …"]
+    );
 }

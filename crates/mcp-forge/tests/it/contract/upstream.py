@@ -92,8 +92,12 @@ def main():
         elif method == "tools/call":
             threading.Thread(target=call, args=(request,), daemon=True).start()
             continue
-        elif "id" in request:
+        elif method == "ping":
             result = {}
+        elif "id" in request:
+            error = {"code": -32601, "message": "no such method"}
+            send({"jsonrpc": "2.0", "id": request["id"], "error": error})
+            continue
         else:
             continue
         send({"jsonrpc": "2.0", "id": request["id"], "result": result})

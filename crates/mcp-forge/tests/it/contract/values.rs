@@ -116,7 +116,7 @@ pub(super) const CASES: &[Case] = &[
     case(
         "what is deeper than 100 levels is left out",
         &[run("x = []\nfor _ in range(500): x = [x]\nx")],
-        "completed\nresult …nested deeper than 100 levels…\nrepr …",
+        "completed\nresult …nested deeper than 100 levels…\nrepr …\ntruncated {\"result\": …}",
     ),
     case(
         "another object is its repr",
