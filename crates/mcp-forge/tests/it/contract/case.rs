@@ -1,5 +1,7 @@
 //! A case of the contract as data: what is asked, and all that must come back.
 
+use std::collections::BTreeSet;
+
 /// One case: steps one after the other, and what they must give.
 #[derive(Debug)]
 pub(crate) struct Case {
@@ -18,6 +20,8 @@ pub(crate) struct Case {
 pub(crate) struct Difference {
     /// Its name.
     pub(crate) engine: &'static str,
+    /// Only where the engine says that it holds this limit as `best_effort`: `cpu`.
+    pub(crate) without: Option<&'static str>,
     /// What is different, for readers of `docs/engines.md`.
     pub(crate) what: &'static str,
     /// Why it cannot or should not be the same.
@@ -56,6 +60,16 @@ pub(crate) enum Step {
     },
 }
 
+impl Step {
+    /// The same turn, with these tools.
+    pub(crate) const fn with_tools(self, tools: &'static [&'static str]) -> Self {
+        match self {
+            Self::Run(turn) => Self::Run(Turn { tools, ..turn }),
+            other => other,
+        }
+    }
+}
+
 /// A request to run code. Sessions' names are the case's own.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Turn {
@@ -66,6 +80,8 @@ pub(crate) struct Turn {
     /// Seconds.
     pub(crate) timeout: Option<f64>,
     pub(crate) memory: Option<&'static str>,
+    /// Microseconds in 100 ms.
+    pub(crate) cpu_quota: Option<u64>,
     pub(crate) pids: Option<u64>,
     pub(crate) storage: Option<&'static str>,
     pub(crate) stop: Stop,
@@ -110,10 +126,7 @@ pub(crate) const fn run_in(session: &'static str, code: &'static str) -> Step {
 
 /// A turn in a fresh sandbox that may call these tools.
 pub(crate) const fn run_with(tools: &'static [&'static str], code: &'static str) -> Step {
-    Step::Run(Turn {
-        tools,
-        ..turn(code)
-    })
+    run(code).with_tools(tools)
 }
 
 /// A turn that asks for nothing else; a start for others.
@@ -124,6 +137,7 @@ pub(crate) const fn turn(code: &'static str) -> Turn {
         tools: &[],
         timeout: None,
         memory: None,
+        cpu_quota: None,
         pids: None,
         storage: None,
         stop: Stop::Never,
@@ -131,25 +145,32 @@ pub(crate) const fn turn(code: &'static str) -> Turn {
 }
 
 impl Case {
-    /// What this engine must give, line by line.
-    pub(crate) fn expected_of(&self, engine: &str) -> Vec<&'static str> {
-        let difference = self.differs.iter().find(|one| one.engine == engine);
+    /// What this engine must give, line by line. `weak` are the limits that it does not enforce here.
+    pub(crate) fn expected_of(&self, engine: &str, weak: &BTreeSet<String>) -> Vec<&'static str> {
+        let difference = self.difference(engine, weak);
         let expected = difference.map_or(self.expected, |one| one.expected);
         expected.trim().lines().map(str::trim).collect()
     }
 
-    /// The engines that must give what the case says.
-    pub(crate) fn is_common_to(&self, engine: &str) -> bool {
-        self.differs.iter().all(|one| one.engine != engine)
+    /// The line of the table that lets this engine differ.
+    pub(crate) fn difference(&self, engine: &str, weak: &BTreeSet<String>) -> Option<&Difference> {
+        let is_so = |one: &&Difference| {
+            one.engine == engine && one.without.is_none_or(|limit| weak.contains(limit))
+        };
+        self.differs.iter().find(is_so)
     }
 }
 
 /// The lines of `docs/engines.md` about a case.
 pub(crate) fn rows(case: &Case) -> impl Iterator<Item = String> {
     case.differs.iter().map(|one| {
+        let engine = one.without.map_or_else(
+            || one.engine.to_owned(),
+            |limit| format!("{}, where {limit} is `best_effort`", one.engine),
+        );
         format!(
-            "| {} | {} | {} | {} |",
-            case.name, one.engine, one.what, one.reason
+            "| {} | {engine} | {} | {} |",
+            case.name, one.what, one.reason
         )
     })
 }

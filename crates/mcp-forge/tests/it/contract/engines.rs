@@ -1,16 +1,25 @@
 //! The engines that must keep the contract, and how to have a service with one of them.
 
-use std::{collections::BTreeMap, env, path::Path, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    env, fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use mcp_forge::{
     audit::Audit,
     bridge::Bridge,
     config::{Config, Transport, Upstream},
-    engine::{Engine, native::Native},
+    engine::{Engine, LayerState, native::Native},
     service::Service,
 };
 
-use crate::sandbox::{binary, config};
+use crate::{
+    sandbox::{binary, config},
+    warm::keepers,
+};
 
 /// One engine in one of its modes.
 pub(crate) struct EngineUnderTest {
@@ -18,7 +27,11 @@ pub(crate) struct EngineUnderTest {
     pub(crate) name: &'static str,
     /// Cases at once: enough to keep it busy, few enough for timeouts to mean something.
     pub(crate) at_once: usize,
-    make: fn(&mut Config) -> Arc<dyn Engine>,
+    /// Makes it, with its own names in this directory.
+    make: fn(&mut Config, &Path) -> Arc<dyn Engine>,
+    /// What of the sandboxes of these executions, and of those of the engine in this directory, is
+    /// still on the machine.
+    pub(crate) left: fn(&Path, &[String]) -> Vec<String>,
 }
 
 /// All of them. A new one goes here, and gets its test in `mod.rs`.
@@ -26,18 +39,14 @@ pub(crate) const ENGINES: &[EngineUnderTest] = &[
     EngineUnderTest {
         name: "native-warm",
         at_once: 4,
-        make: |config| {
-            config.native.warm = true;
-            Arc::new(Native::with_jail(config, binary()))
-        },
+        make: |config, directory| native(config, directory, true),
+        left: left_of_native,
     },
     EngineUnderTest {
         name: "native-cold",
         at_once: 4,
-        make: |config| {
-            config.native.warm = false;
-            Arc::new(Native::with_jail(config, binary()))
-        },
+        make: |config, directory| native(config, directory, false),
+        left: left_of_native,
     },
 ];
 
@@ -47,15 +56,21 @@ impl EngineUnderTest {
         found.unwrap_or_else(|| panic!("there is no engine `{name}`"))
     }
 
-    /// A service with this engine, its data below a directory that the caller holds; or why there
-    /// can be none on this machine.
-    pub(crate) async fn service(&self, directory: &Path) -> Result<Arc<Service>, String> {
+    /// A service with this engine, its data below a directory that the caller holds, and the limits
+    /// that it does not enforce here; or why there can be none on this machine.
+    pub(crate) async fn service(
+        &self,
+        directory: &Path,
+    ) -> Result<(Arc<Service>, BTreeSet<String>), String> {
         let mut config = contract_config(directory, self.at_once);
-        let engine = (self.make)(&mut config);
+        let engine = (self.make)(&mut config, directory);
         let probe = engine.probe().await;
         if !probe.usable {
             return Err(format!("{:?} {:?}", probe.notes, probe.layers));
         }
+        let limits = probe.limits.into_iter();
+        let weak = limits.filter(|limit| limit.state != LayerState::Enforced);
+        let weak = weak.map(|limit| limit.name).collect();
         // An engine that is there and cannot make ready has failed, whatever its reason.
         engine
             .prepare()
@@ -63,23 +78,57 @@ impl EngineUnderTest {
             .unwrap_or_else(|error| panic!("{}: {error}", self.name));
         let bridge = Bridge::new(config.upstreams.clone(), config.bridge);
         bridge.start();
-        let audit = Audit::open(&directory.join("audit")).unwrap();
-        Ok(Service::new(config, engine, bridge, audit))
+        let audit = Audit::open(&config.audit_dir).unwrap();
+        Ok((Service::new(config, engine, bridge, audit), weak))
     }
 
-    /// Whether its absence is a failure: then what was missing is told.
+    /// Whether its absence is a failure.
     pub(crate) fn is_required(&self) -> bool {
-        let required = env::var("REQUIRE_ENGINES").unwrap_or_default();
-        let names: Vec<&str> = required
-            .split(',')
-            .map(str::trim)
-            .filter(|name| !name.is_empty())
-            .collect();
-        for name in &names {
-            let is_known = *name == "all" || ENGINES.iter().any(|engine| engine.name == *name);
-            assert!(is_known, "REQUIRE_ENGINES names `{name}`, which is none");
+        is_in(self.name, &env::var("REQUIRE_ENGINES").unwrap_or_default())
+    }
+}
+
+/// Whether a list as in `REQUIRE_ENGINES` has this engine.
+fn is_in(name: &str, list: &str) -> bool {
+    let names = list.split(',').map(str::trim);
+    let names: Vec<&str> = names.filter(|name| !name.is_empty()).collect();
+    for name in &names {
+        let is_known = *name == "all" || ENGINES.iter().any(|engine| engine.name == *name);
+        assert!(is_known, "REQUIRE_ENGINES names `{name}`, which is none");
+    }
+    names.contains(&"all") || names.contains(&name)
+}
+
+/// The native engine, started by a name by which its processes are told from those of other tests.
+fn native(config: &mut Config, directory: &Path, is_warm: bool) -> Arc<dyn Engine> {
+    config.native.warm = is_warm;
+    let program = directory.join("mcp-forge");
+    std::os::unix::fs::symlink(binary(), &program).unwrap();
+    Arc::new(Native::with_jail(config, program))
+}
+
+fn left_of_native(directory: &Path, executions: &[String]) -> Vec<String> {
+    let keepers = keepers(directory).into_iter();
+    let mut left: Vec<String> = keepers.map(|pid| format!("process {pid}")).collect();
+    let mut directories = Vec::new();
+    for place in [Path::new("/sys/fs/cgroup"), &env::temp_dir()] {
+        named(place, executions, &mut directories);
+    }
+    left.extend(directories.iter().map(|path| path.display().to_string()));
+    left
+}
+
+/// Directories at any depth that are named after one of these executions.
+fn named(directory: &Path, executions: &[String], found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            continue;
         }
-        names.contains(&"all") || names.contains(&self.name)
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if executions.iter().any(|id| name.contains(id)) {
+            found.push(entry.path());
+        }
+        named(&entry.path(), executions, found);
     }
 }
 
@@ -117,4 +166,14 @@ fn upstream(call_timeout: Duration) -> Upstream {
         start_timeout: Duration::from_mins(1),
         call_timeout,
     }
+}
+
+#[test]
+fn engines_are_required_by_name_or_all_together() {
+    assert!(is_in("native-warm", "all"));
+    assert!(is_in("native-warm", "native-cold, native-warm"));
+    assert!(!is_in("native-warm", "native-cold"));
+    assert!(!is_in("native-warm", ""));
+    let unknown = std::panic::catch_unwind(|| is_in("native-warm", "nativ-warm"));
+    assert!(unknown.is_err());
 }

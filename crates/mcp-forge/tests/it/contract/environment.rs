@@ -183,4 +183,32 @@ pub(super) const CASES: &[Case] = &[
         r#"completed
         result ["default_int_handler", "SIG_DFL", "SIG_IGN", "SIG_DFL", []]"#,
     ),
+    case(
+        "nothing of the host's paths or users is to be read",
+        &[run("
+            text = ''
+            for name in ('mountinfo', 'mounts', 'cgroup', 'environ', 'maps', 'cmdline'):
+                text += open('/proc/self/' + name).read()
+            [word for word in ('/home/', '/root', 'docker', 'libpod', 'user.slice') if word in text]")],
+        "completed\nresult []",
+    ),
+    case(
+        "the file mode mask is 022",
+        &[run("import os\nold = os.umask(0o077)\noct(old)")],
+        "completed\nresult \"0o22\"",
+    ),
+    case(
+        "the clock is the machine's, and its zone UTC",
+        &[run("import datetime, time\n[time.time() > 1.7e9, str(datetime.datetime.now().astimezone().tzinfo)]")],
+        "completed\nresult [true, \"UTC\"]",
+    ),
+    case(
+        "pip and the network's tools lead nowhere",
+        &[run("
+            import urllib.request
+            try: urllib.request.urlopen('http://example.com', timeout=2)
+            except OSError as error: told = 'no way out'
+            told")],
+        "completed\nresult \"no way out\"",
+    ),
 ];

@@ -1,6 +1,6 @@
 //! What a sandbox may use, and how it is told that it may not more.
 
-use super::case::{Case, Step, Turn, case, run, run_in, turn};
+use super::case::{Case, Difference, Step, Turn, case, run, run_in, turn};
 
 pub(super) const CASES: &[Case] = &[
     case(
@@ -132,6 +132,25 @@ pub(super) const CASES: &[Case] = &[
         })],
         r#"timed_out
         error TimedOut: "…""#,
+    ),
+    Case {
+        differs: &[without_cpu("native-warm"), without_cpu("native-cold")],
+        ..case(
+            "a fifth of a core is no more than that",
+            &[Step::Run(Turn {
+                cpu_quota: Some(20_000),
+                ..turn(BUSY)
+            })],
+            "completed\nresult true",
+        )
+    },
+    case(
+        "more of a core than the maximum is refused",
+        &[Step::Run(Turn {
+            cpu_quota: Some(100_000_000),
+            ..turn("1")
+        })],
+        r#"refused "`limits.cpu_quota` is 100000000 microseconds, above the maximum of …""#,
     ),
     case(
         "/workspace is full at its size",
@@ -274,3 +293,20 @@ pub(super) const CASES: &[Case] = &[
         session 1"#,
     ),
 ];
+
+/// Whether it was held to less than half of a core, over a second.
+const BUSY: &str = "
+    import time
+    begin, cpu = time.monotonic(), time.process_time()
+    while time.monotonic() < begin + 1: pass
+    (time.process_time() - cpu) / (time.monotonic() - begin) < 0.5";
+
+const fn without_cpu(engine: &'static str) -> Difference {
+    Difference {
+        engine,
+        without: Some("cpu"),
+        what: "no share of a core is set",
+        reason: "only a cgroup can; CPU seconds of each process are bounded instead",
+        expected: "completed\nresult …",
+    }
+}

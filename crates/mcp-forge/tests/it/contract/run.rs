@@ -1,6 +1,10 @@
 //! Runs one case on a service, and gives what came back as lines.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use mcp_forge::{
     names::Principal,
@@ -21,11 +25,20 @@ use super::{
 /// Far above what any case takes: one that hangs is told as such.
 const MOST: Duration = Duration::from_mins(3);
 
-/// All that came back, and `---` between the answers to the steps.
-pub(crate) async fn run(service: Arc<Service>, number: usize, case: &'static Case) -> Vec<String> {
+/// What came of a case.
+pub(crate) struct Ran {
+    /// All that came back, and `---` between the answers to the steps.
+    pub(crate) lines: Vec<String>,
+    /// Its executions, by which sandboxes are named.
+    pub(crate) executions: Vec<String>,
+}
+
+/// Runs all steps of a case.
+pub(crate) async fn run(service: Arc<Service>, number: usize, case: &'static Case) -> Ran {
     let running = Running {
         service,
         prefix: format!("contract{number}-"),
+        executions: Mutex::default(),
     };
     let all = async {
         let mut lines = Vec::new();
@@ -39,13 +52,17 @@ pub(crate) async fn run(service: Arc<Service>, number: usize, case: &'static Cas
     };
     let lines = tokio::time::timeout(MOST, all).await;
     running.forget(case).await;
-    lines.unwrap_or_else(|_| vec![format!("hung for {} s", MOST.as_secs())])
+    Ran {
+        lines: lines.unwrap_or_else(|_| vec![format!("hung for {} s", MOST.as_secs())]),
+        executions: running.executions.into_inner().unwrap(),
+    }
 }
 
 struct Running {
     service: Arc<Service>,
     /// Before the names of the case's sessions.
     prefix: String,
+    executions: Mutex<Vec<String>>,
 }
 
 impl Running {
@@ -119,7 +136,7 @@ impl Running {
     fn request(&self, turn: &Turn) -> ExecuteRequest {
         let limits = LimitsRequest {
             memory: turn.memory.map(str::to_owned),
-            cpu_quota: None,
+            cpu_quota: turn.cpu_quota,
             pids: turn.pids,
             storage: turn.storage.map(str::to_owned),
         };
@@ -165,6 +182,10 @@ impl Running {
     }
 
     fn answer(&self, answer: &Result<ExecuteResponse, ServiceError>) -> Vec<String> {
+        if let Ok(response) = answer {
+            let execution = response.execution_id.clone();
+            self.executions.lock().unwrap().push(execution);
+        }
         show::answer(answer, &|text| text.replace(&self.prefix, ""))
     }
 

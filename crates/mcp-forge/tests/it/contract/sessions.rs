@@ -12,12 +12,12 @@ pub(super) const CASES: &[Case] = &[
             ),
             run_in("a", "x.append(3)\n[m.floor(2.5), f(10), C().y, x]"),
         ],
-        r#"completed
+        r"completed
         session 1 fresh
         ---
         completed
         result [2, 13, 3, [1, 2, 3]]
-        session 1"#,
+        session 1",
     ),
     case(
         "sessions do not share variables, nor does a call without one",
@@ -27,7 +27,7 @@ pub(super) const CASES: &[Case] = &[
             run("'x' in globals()"),
             run_in("a", "x"),
         ],
-        r#"completed
+        r"completed
         session 1 fresh
         ---
         completed
@@ -39,7 +39,7 @@ pub(super) const CASES: &[Case] = &[
         ---
         completed
         result 1
-        session 1"#,
+        session 1",
     ),
     case(
         "sessions do not share files",
@@ -127,14 +127,14 @@ pub(super) const CASES: &[Case] = &[
     case(
         "exit() ends the call and not the session",
         &[run_in("a", "x = 1\nexit()"), run_in("a", "x")],
-        r#"raised
+        r"raised
         error SystemExit: …
         at 2 in <module>
         session 1 fresh
         ---
         completed
         result 1
-        session 1"#,
+        session 1",
     ),
     case(
         "input() has nobody to ask in a session either",
@@ -317,14 +317,14 @@ pub(super) const CASES: &[Case] = &[
             Step::Delete("a"),
             run_in("a", "'x' in globals()"),
         ],
-        r#"completed
+        r"completed
         session 1 fresh
         ---
         deleted
         ---
         completed
         result false
-        session 1 fresh"#,
+        session 1 fresh",
     ),
     case(
         "a session that there is not cannot be deleted",
@@ -358,12 +358,123 @@ pub(super) const CASES: &[Case] = &[
     case(
         "the last values are under their names",
         &[run_in("a", "6 * 7"), run_in("a", "_ + 1")],
-        r#"completed
+        r"completed
         result 42
         session 1 fresh
         ---
         completed
         result 43
+        session 1",
+    ),
+    case(
+        "a thread of an earlier call cannot call tools",
+        &[
+            run_in(
+                "a",
+                "
+                import threading
+                go, told = threading.Event(), []
+                def late():
+                    go.wait()
+                    try: kit_echo(x=1)
+                    except ToolError as error: told.append(error.kind)
+                thread = threading.Thread(target=late)
+                thread.start()",
+            )
+            .with_tools(&["kit_echo"]),
+            run_in("a", "go.set(); thread.join(); told").with_tools(&["kit_echo"]),
+        ],
+        r#"completed
+        session 1 fresh
+        ---
+        completed
+        result ["not_granted"]
         session 1"#,
+    ),
+    case(
+        "a display of a session comes with its own call",
+        &[
+            run_in("a", "display('one')\n1"),
+            run_in("a", "display('two')\n2"),
+        ],
+        r#"completed
+        result 1
+        display text/plain "'one'"
+        session 1 fresh
+        ---
+        completed
+        result 2
+        display text/plain "'two'"
+        session 1"#,
+    ),
+    case(
+        "what a session replaces it replaces for itself",
+        &[
+            run_in(
+                "a",
+                "import json, sys\nprint('before')\njson.dumps = None\nsys.displayhook = None",
+            ),
+            run_in("a", "40 + 2"),
+            run_in(
+                "b",
+                "import json, sys\n[json.dumps(1), callable(sys.displayhook)]",
+            ),
+        ],
+        r#"completed
+        stdout "before\n"
+        session 1 fresh
+        ---
+        completed
+        result 42
+        session 1
+        ---
+        completed
+        result ["1", true]
+        session 1 fresh"#,
+    ),
+    case(
+        "a session's child process lives from call to call",
+        &[
+            run_in(
+                "a",
+                "import subprocess\ncat = subprocess.Popen(['cat'], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)",
+            ),
+            run_in("a", "cat.communicate('through')[0], cat.returncode"),
+        ],
+        r#"completed
+        session 1 fresh
+        ---
+        completed
+        result ["through", 0]
+        repr "('through', 0)"
+        session 1"#,
+    ),
+    case(
+        "a session that floods between its calls is ended",
+        &[
+            run_in(
+                "a",
+                "import subprocess\nsubprocess.Popen('sleep 0.2; yes', shell=True)\n1",
+            ),
+            Step::State {
+                session: "a",
+                members: &["/lost_reason"],
+            },
+            run_in("a", "2"),
+            run_in("a", "3"),
+        ],
+        r#"completed
+        result 1
+        session 1 fresh
+        ---
+        /lost_reason "…"
+        ---
+        session_lost
+        error SessionLost: "…"
+        session 2 lost "…"
+        ---
+        completed
+        result 3
+        session 2 fresh"#,
     ),
 ];

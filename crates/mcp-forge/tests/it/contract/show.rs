@@ -54,7 +54,7 @@ fn response_lines(response: &ExecuteResponse, name: &dyn Fn(&str) -> String) -> 
         let truncated = Value::Object(response.truncated.clone());
         lines.push(format!("truncated {}", json(&truncated)));
     }
-    let mut lines = collapsed(lines);
+    let mut lines = collapsed(&lines);
     lines.extend(response.session.as_ref().map(|one| session(one, name)));
     lines.extend(response.between_turns.as_ref().map(between));
     let files = response.files.iter();
@@ -74,7 +74,7 @@ fn response_lines(response: &ExecuteResponse, name: &dyn Fn(&str) -> String) -> 
 }
 
 /// Equal lines that follow each other as one, with their number.
-fn collapsed(lines: Vec<String>) -> Vec<String> {
+fn collapsed(lines: &[String]) -> Vec<String> {
     let runs = lines.chunk_by(|one, next| one == next);
     let shown = runs.map(|run| match run.len() {
         1 => run[0].clone(),
@@ -120,11 +120,12 @@ fn place(line: &str) -> Option<String> {
 }
 
 fn display(display: &Display) -> String {
-    let mut line = format!("display {}", forms(&display.data));
-    if !display.metadata.is_empty() {
-        line += &format!(" with {}", json(&Value::Object(display.metadata.clone())));
+    let forms = forms(&display.data);
+    if display.metadata.is_empty() {
+        return format!("display {forms}");
     }
-    line
+    let metadata = Value::Object(display.metadata.clone());
+    format!("display {forms} with {}", json(&metadata))
 }
 
 fn forms(data: &Map<String, Value>) -> String {
@@ -135,33 +136,28 @@ fn forms(data: &Map<String, Value>) -> String {
 }
 
 fn session(session: &SessionView, name: &dyn Fn(&str) -> String) -> String {
-    let mut line = format!("session {}", session.generation);
+    let mut parts = vec![format!("session {}", session.generation)];
     if session.is_fresh {
-        line += " fresh";
+        parts.push("fresh".to_owned());
     }
-    if let Some(reason) = &session.lost_reason {
-        line += &format!(" lost {}", text(&name(reason)));
-    }
-    for warning in &session.warnings {
-        line += &format!(" warning {}", text(&name(warning)));
-    }
-    line
+    let told = |kind: &str, sentence: &str| format!("{kind} {}", text(&name(sentence)));
+    parts.extend(session.lost_reason.iter().map(|one| told("lost", one)));
+    parts.extend(session.warnings.iter().map(|one| told("warning", one)));
+    parts.join(" ")
 }
 
 fn between(between: &BetweenTurns) -> String {
-    let mut line = "between".to_owned();
+    let mut parts = vec!["between".to_owned()];
     for (stream, written) in [("stdout", &between.stdout), ("stderr", &between.stderr)] {
         if !written.is_empty() {
-            line += &format!(" {stream} {}", text(written));
+            parts.push(format!("{stream} {}", text(written)));
         }
     }
-    for one in &between.displays {
-        line += &format!(" {}", display(one));
-    }
+    parts.extend(between.displays.iter().map(display));
     if between.dropped_bytes > 0 {
-        line += &format!(" dropped {}", between.dropped_bytes);
+        parts.push(format!("dropped {}", between.dropped_bytes));
     }
-    line
+    parts.join(" ")
 }
 
 /// JSON with blanks where Python puts them.

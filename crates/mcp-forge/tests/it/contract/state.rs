@@ -134,9 +134,29 @@ pub(super) const CASES: &[Case] = &[
         ---
         refused "…""#,
     ),
+    case(
+        "a fork that cannot be is refused, and the session goes on",
+        &[
+            run_in(
+                "a",
+                "import threading\nstop = threading.Event()\nthreading.Thread(target=stop.wait).start()",
+            ),
+            Step::Fork { from: "a", to: "b" },
+            run_in("a", "stop.set()\n'goes on'"),
+        ],
+        r#"completed
+        session 1 fresh
+        ---
+        refused "…"
+        ---
+        completed
+        result "goes on"
+        session 1"#,
+    ),
     Case {
         differs: &[Difference {
             engine: "native-cold",
+            without: None,
             what: "no forks of sessions",
             reason: "a fork is a copy of the interpreter inside its sandbox, which only a zygote's keeper prepares for",
             expected: r#"completed
@@ -160,7 +180,7 @@ pub(super) const CASES: &[Case] = &[
                 run_in("b", "forked = 'x' in globals()\nx = 2\nforked"),
                 run_in("a", "x"),
             ],
-            r#"completed
+            r"completed
             session 1 fresh
             ---
             forked
@@ -171,7 +191,7 @@ pub(super) const CASES: &[Case] = &[
             ---
             completed
             result 1
-            session 1"#,
+            session 1",
         )
     },
 ];

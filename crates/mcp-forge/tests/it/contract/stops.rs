@@ -236,7 +236,7 @@ pub(super) const CASES: &[Case] = &[
             run_in("a", "y"),
             run_in("a", "y + 1"),
         ],
-        r#"dropped
+        r"dropped
         ---
         completed
         result 1
@@ -244,7 +244,7 @@ pub(super) const CASES: &[Case] = &[
         ---
         completed
         result 2
-        session 1"#,
+        session 1",
     ),
     case(
         "the timeout interrupts a session's turn, and what it had done is kept",

@@ -1,11 +1,13 @@
 //! Runs the table on an engine, once, and says what is not as it must be.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     env,
     fmt::Write as _,
     io::Write as _,
-    sync::{Arc, LazyLock, Mutex, OnceLock},
+    path::Path,
+    sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError},
+    time::{Duration, Instant},
 };
 
 use futures_util::{StreamExt as _, stream};
@@ -13,11 +15,21 @@ use futures_util::{StreamExt as _, stream};
 use super::{
     case::Case,
     engines::{ENGINES, EngineUnderTest},
-    run, table,
+    run::{self, Ran},
+    table,
 };
 
-/// What an engine gave: case to lines; or why it is not to be had here.
-type Given = Result<BTreeMap<&'static str, Vec<String>>, String>;
+/// What an engine gave; or why it is not to be had here.
+type Given = Result<Gift, String>;
+
+struct Gift {
+    /// Case to lines.
+    lines: BTreeMap<&'static str, Vec<String>>,
+    /// Limits that the engine does not enforce on this machine.
+    weak: BTreeSet<String>,
+    /// What was left on the machine when the service was gone.
+    left: Vec<String>,
+}
 
 /// Runs the table on this engine and fails with all that is wrong.
 pub(crate) fn check(name: &str) {
@@ -28,22 +40,18 @@ pub(crate) fn check(name: &str) {
     };
     let mut problems = String::new();
     for case in chosen() {
-        let expected = case.expected_of(name);
-        let lines = &given[case.name];
+        let expected = case.expected_of(name, &given.weak);
+        let lines = &given.lines[case.name];
         if !matches(&expected, lines) {
-            write!(
-                problems,
-                "\n{}\n{}",
-                case.name,
-                difference(&expected, lines)
-            )
-            .unwrap();
+            let shown = difference(&expected, lines);
+            write!(problems, "\n{}\n{shown}", case.name).unwrap();
         }
     }
     assert!(
         problems.is_empty(),
         "{name} breaks the contract:\n{problems}"
     );
+    assert!(given.left.is_empty(), "{name} left {:#?}", given.left);
 }
 
 /// Compares what the engines gave with each other, where the table lets nothing differ.
@@ -54,10 +62,12 @@ pub(crate) fn compare() {
         .collect();
     let mut problems = String::new();
     for case in chosen() {
-        let alike = all.iter().filter(|(name, _)| case.is_common_to(name));
+        let alike = all
+            .iter()
+            .filter(|(name, given)| case.difference(name, &given.weak).is_none());
         let mut shown = alike.map(|(name, given)| {
-            let expected = case.expected_of(name);
-            (*name, masked(&expected, &given[case.name]))
+            let expected = case.expected_of(name, &given.weak);
+            (*name, masked(&expected, &given.lines[case.name]))
         });
         let Some((first, reference)) = shown.next() else {
             continue;
@@ -81,6 +91,9 @@ fn given(engine: &'static EngineUnderTest) -> &'static Given {
         .entry(engine.name)
         .or_insert_with(|| Box::leak(Box::default()));
     cell.get_or_init(|| {
+        // One after the other: timeouts would mean less if all of them shared the machine.
+        static ALONE: Mutex<()> = Mutex::new(());
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
@@ -92,19 +105,41 @@ fn given(engine: &'static EngineUnderTest) -> &'static Given {
 
 async fn run_all(engine: &'static EngineUnderTest) -> Given {
     let directory = tempfile::tempdir().unwrap();
-    let service = engine.service(directory.path()).await?;
+    let (service, weak) = engine.service(directory.path()).await?;
     let running = chosen().into_iter().enumerate().map(|(number, case)| {
         let service = Arc::clone(&service);
         async move {
-            let lines = tokio::spawn(run::run(service, number, case)).await;
-            let lines = lines.unwrap_or_else(|error| vec![format!("the test panicked: {error}")]);
-            (case.name, lines)
+            let ran = tokio::spawn(run::run(service, number, case)).await;
+            let ran = ran.unwrap_or_else(|error| Ran {
+                lines: vec![format!("the test panicked: {error}")],
+                executions: Vec::new(),
+            });
+            (case.name, ran)
         }
     });
-    let given = stream::iter(running).buffer_unordered(engine.at_once);
-    let given = given.collect().await;
+    let ran = stream::iter(running).buffer_unordered(engine.at_once);
+    let ran: Vec<(&str, Ran)> = ran.collect().await;
     service.shutdown().await;
-    Ok(given)
+    drop(service);
+    let (mut lines, mut executions) = (BTreeMap::new(), Vec::new());
+    for (name, ran) in ran {
+        lines.insert(name, ran.lines);
+        executions.extend(ran.executions);
+    }
+    let left = left(engine, directory.path(), &executions).await;
+    Ok(Gift { lines, weak, left })
+}
+
+/// What is still there five seconds after the service was gone.
+async fn left(engine: &EngineUnderTest, directory: &Path, executions: &[String]) -> Vec<String> {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    loop {
+        let left = (engine.left)(directory, executions);
+        if left.is_empty() || Instant::now() > deadline {
+            return left;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 fn chosen() -> Vec<&'static Case> {

@@ -45,9 +45,9 @@ pub(super) const CASES: &[Case] = &[
                 answers = list(pool.map(lambda _: kit_meet(place='threads', guests=8), range(8)))
             [answer['met'] for answer in answers]",
         )],
-        r#"completed
+        r"completed
         result [8, 8, 8, 8, 8, 8, 8, 8]
-        tool kit_meet ok 30 -> 33 (times 8)"#,
+        tool kit_meet ok 30 -> 33 (times 8)",
     ),
     case(
         "awaited calls are answered side by side",
@@ -58,9 +58,9 @@ pub(super) const CASES: &[Case] = &[
             answers = await asyncio.gather(*(kit_meet.aio('loop', 3) for _ in range(3)))
             [answer['met'] for answer in answers]",
         )],
-        r#"completed
+        r"completed
         result [3, 3, 3]
-        tool kit_meet ok 27 -> 33 (times 3)"#,
+        tool kit_meet ok 27 -> 33 (times 3)",
     ),
     case(
         "a call in a loop that was run by the code itself",
