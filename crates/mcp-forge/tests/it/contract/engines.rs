@@ -13,7 +13,8 @@ use mcp_forge::{
     bridge::Bridge,
     config::{Config, Transport, Upstream},
     engine::{Engine, LayerState, native::Native},
-    service::Service,
+    service::{ExecuteRequest, Service},
+    turn::{Observer, Stream},
 };
 
 use crate::{
@@ -38,13 +39,13 @@ pub(crate) struct EngineUnderTest {
 pub(crate) const ENGINES: &[EngineUnderTest] = &[
     EngineUnderTest {
         name: "native-warm",
-        at_once: 4,
+        at_once: 6,
         make: |config, directory| native(config, directory, true),
         left: left_of_native,
     },
     EngineUnderTest {
         name: "native-cold",
-        at_once: 4,
+        at_once: 6,
         make: |config, directory| native(config, directory, false),
         left: left_of_native,
     },
@@ -66,7 +67,7 @@ impl EngineUnderTest {
         let engine = (self.make)(&mut config, directory);
         let probe = engine.probe().await;
         if !probe.usable {
-            return Err(format!("{:?} {:?}", probe.notes, probe.layers));
+            return Err(probe.notes.join("; "));
         }
         let limits = probe.limits.into_iter();
         let weak = limits.filter(|limit| limit.state != LayerState::Enforced);
@@ -82,9 +83,14 @@ impl EngineUnderTest {
         Ok((Service::new(config, engine, bridge, audit), weak))
     }
 
-    /// Whether its absence is a failure.
+    /// Whether its absence is a failure. Unless told, it is for the native engine, without which most
+    /// other tests cannot run either.
     pub(crate) fn is_required(&self) -> bool {
-        is_in(self.name, &env::var("REQUIRE_ENGINES").unwrap_or_default())
+        let list = env::var("REQUIRE_ENGINES");
+        is_in(
+            self.name,
+            list.as_deref().unwrap_or("native-warm,native-cold"),
+        )
     }
 }
 
@@ -166,6 +172,32 @@ fn upstream(call_timeout: Duration) -> Upstream {
         start_timeout: Duration::from_mins(1),
         call_timeout,
     }
+}
+
+/// A look that sees nothing would find that nothing is left.
+#[tokio::test]
+async fn what_is_left_of_a_native_sandbox_is_seen() {
+    let directory = tempfile::tempdir().unwrap();
+    let engine = EngineUnderTest::named("native-cold");
+    let (service, _) = engine.service(directory.path()).await.unwrap();
+    let request = ExecuteRequest {
+        code: "1".to_owned(),
+        session_id: Some("a".to_owned()),
+        ..ExecuteRequest::default()
+    };
+    service.execute(request, &mut Quiet).await.unwrap();
+    assert_ne!((engine.left)(directory.path(), &[]), Vec::<String>::new());
+    let named = directory.path().join("mcp-forge-0123456789abcdef");
+    fs::create_dir(&named).unwrap();
+    let left = (engine.left)(directory.path(), &["0123456789abcdef".to_owned()]);
+    assert!(left.contains(&named.display().to_string()), "{left:?}");
+    service.shutdown().await;
+}
+
+struct Quiet;
+
+impl Observer for Quiet {
+    fn output(&mut self, _: Stream, _: &str) {}
 }
 
 #[test]

@@ -5,7 +5,8 @@
 //! compared once more with each other. `docs/engines.md` lists the cases in which engines may differ.
 //!
 //! `CONTRACT_CASE=text` runs the cases with this text in their name. `REQUIRE_ENGINES=a,b` or `all`
-//! makes it a failure when one of these engines is not to be had here.
+//! makes it a failure when one of these engines is not to be had here; by default it is one for the
+//! native engine.
 
 use std::collections::BTreeSet;
 

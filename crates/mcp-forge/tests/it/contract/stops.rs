@@ -112,7 +112,7 @@ pub(super) const CASES: &[Case] = &[
             stopped(
                 "a",
                 Stop::AtFirstWord,
-                "import threading\nprint('begun', flush=True)\nthreading.Event().wait()",
+                "import threading\nlock = threading.Lock()\nlock.acquire()\nprint('begun', flush=True)\nlock.acquire()",
             ),
             run_in("a", "1"),
         ],

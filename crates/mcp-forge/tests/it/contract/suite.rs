@@ -60,6 +60,9 @@ pub(crate) fn compare() {
         .iter()
         .filter_map(|engine| Some((engine.name, given(engine).as_ref().ok()?)))
         .collect();
+    if all.len() < 2 {
+        return tell("NOT RUN: engines compared with each other, of which there are not two here");
+    }
     let mut problems = String::new();
     for case in chosen() {
         let alike = all
@@ -149,15 +152,21 @@ fn chosen() -> Vec<&'static Case> {
     chosen
 }
 
-/// Told past the test harness, which keeps quiet what tests print that pass.
 fn not_run(engine: &EngineUnderTest, why: &str) {
     let name = engine.name;
     assert!(
         !engine.is_required(),
-        "REQUIRE_ENGINES asks for {name}, which is not to be had here: {why}"
+        "{name} is required and not to be had here: {why}"
     );
-    let told = format!("\nNOT RUN: the contract on {name}, which is not to be had here: {why}\n");
-    std::io::stderr().write_all(told.as_bytes()).unwrap();
+    tell(&format!(
+        "NOT RUN: the contract on {name}, which is not to be had here: {why}"
+    ));
+}
+
+/// Past the test harness, which keeps quiet what tests print that pass.
+fn tell(sentence: &str) {
+    let line = format!("\n{sentence}\n");
+    std::io::stderr().write_all(line.as_bytes()).unwrap();
 }
 
 fn matches(expected: &[&str], lines: &[String]) -> bool {
