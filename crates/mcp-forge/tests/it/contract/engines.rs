@@ -11,8 +11,8 @@ use std::{
 use mcp_forge::{
     audit::Audit,
     bridge::Bridge,
-    config::{Config, Transport, Upstream},
-    engine::{Engine, LayerState, native::Native},
+    config::{Config, EngineKind, Transport, Upstream},
+    engine::{self, Engine, LayerState, native::Native},
     service::{ExecuteRequest, Service},
     turn::{Observer, Stream},
 };
@@ -48,6 +48,12 @@ pub(crate) const ENGINES: &[EngineUnderTest] = &[
         at_once: 6,
         make: |config, directory| native(config, directory, false),
         left: left_of_native,
+    },
+    EngineUnderTest {
+        name: "podman",
+        at_once: 3,
+        make: podman,
+        left: left_of_podman,
     },
 ];
 
@@ -122,6 +128,41 @@ fn left_of_native(directory: &Path, executions: &[String]) -> Vec<String> {
     }
     left.extend(directories.iter().map(|path| path.display().to_string()));
     left
+}
+
+/// With the service that the environment names, as it does for the program itself.
+fn podman(config: &mut Config, _: &Path) -> Arc<dyn Engine> {
+    config.engine = EngineKind::Podman;
+    // Without one there is no engine, whatever else runs on this machine.
+    let socket = env::var_os("MCP_FORGE_PODMAN_SOCKET").unwrap_or_else(|| "not set".into());
+    config.containers.socket = Some(socket.into());
+    let degraded = env::var("MCP_FORGE_SECURITY_ALLOW_DEGRADED").unwrap_or_default();
+    let degraded = degraded.split(',').filter(|name| !name.is_empty());
+    config.allow_degraded = degraded.map(str::to_owned).collect();
+    engine::of(config)
+}
+
+fn left_of_podman(directory: &Path, _: &[String]) -> Vec<String> {
+    let place = fs::read_to_string(directory.join("containers/place")).unwrap();
+    let prefix = env::var("FORGE_TEST_PODMAN").expect("FORGE_TEST_PODMAN is podman's command line");
+    let mut words = prefix.split_whitespace();
+    #[expect(clippy::disallowed_methods, reason = "asks podman itself")]
+    let output = std::process::Command::new(words.next().unwrap())
+        .args(words)
+        .args([
+            "ps",
+            "--all",
+            "--no-trunc",
+            "--format",
+            "{{.ID}}",
+            "--filter",
+        ])
+        .arg(format!("label=io.mcp-forge.place={place}"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let listed = String::from_utf8(output.stdout).unwrap();
+    listed.lines().map(|id| format!("container {id}")).collect()
 }
 
 /// Directories at any depth that are named after one of these executions.

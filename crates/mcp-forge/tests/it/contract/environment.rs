@@ -1,15 +1,26 @@
 //! What code finds around itself.
 
-use super::case::{Case, case, run};
+use super::case::{Case, Difference, case, run};
 
 pub(super) const CASES: &[Case] = &[
-    case(
-        "code runs in /workspace as user 1000 without groups",
-        &[run("import os\n[os.getcwd(), os.getresuid(), os.getresgid(), os.getgroups()]")],
-        r#"completed
-        result ["/workspace", [1000, 1000, 1000], [1000, 1000, 1000], []]
-        repr "['/workspace', (1000, 1000, 1000), (1000, 1000, 1000), []]""#,
-    ),
+    Case {
+        differs: &[Difference {
+            engine: "podman",
+            without: None,
+            what: "group 1000 is among the groups, too",
+            reason: "the container service puts it there",
+            expected: r#"completed
+            result ["/workspace", [1000, 1000, 1000], [1000, 1000, 1000], [1000]]
+            repr "['/workspace', (1000, 1000, 1000), (1000, 1000, 1000), [1000]]""#,
+        }],
+        ..case(
+            "code runs in /workspace as user 1000 without groups",
+            &[run("import os\n[os.getcwd(), os.getresuid(), os.getresgid(), os.getgroups()]")],
+            r#"completed
+            result ["/workspace", [1000, 1000, 1000], [1000, 1000, 1000], []]
+            repr "['/workspace', (1000, 1000, 1000), (1000, 1000, 1000), []]""#,
+        )
+    },
     case(
         "the user has a name, a home and a shell",
         &[run("
@@ -183,15 +194,24 @@ pub(super) const CASES: &[Case] = &[
         r#"completed
         result ["default_int_handler", "SIG_DFL", "SIG_IGN", "SIG_DFL", []]"#,
     ),
-    case(
-        "nothing of the host's paths or users is to be read",
-        &[run("
-            text = ''
-            for name in ('mountinfo', 'mounts', 'cgroup', 'environ', 'maps', 'cmdline'):
-                text += open('/proc/self/' + name).read()
-            [word for word in ('/home/', '/root', 'docker', 'libpod', 'user.slice') if word in text]")],
-        "completed\nresult []",
-    ),
+    Case {
+        differs: &[Difference {
+            engine: "podman",
+            without: None,
+            what: "the mount table names directories of the service's storage",
+            reason: "the root is an overlay of them",
+            expected: "completed\nresult […]",
+        }],
+        ..case(
+            "nothing of the host's paths or users is to be read",
+            &[run("
+                text = ''
+                for name in ('mountinfo', 'mounts', 'cgroup', 'environ', 'maps', 'cmdline'):
+                    text += open('/proc/self/' + name).read()
+                [word for word in ('/home/', '/root', 'docker', 'libpod', 'user.slice') if word in text]")],
+            "completed\nresult []",
+        )
+    },
     case(
         "the file mode mask is 022",
         &[run("import os\nold = os.umask(0o077)\noct(old)")],

@@ -65,6 +65,11 @@ fn native_cold_keeps_the_contract() {
 }
 
 #[test]
+fn podman_keeps_the_contract() {
+    suite::check("podman");
+}
+
+#[test]
 fn engines_agree_with_each_other() {
     suite::compare();
 }

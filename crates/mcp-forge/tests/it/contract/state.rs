@@ -154,12 +154,13 @@ pub(super) const CASES: &[Case] = &[
         session 1"#,
     ),
     Case {
-        differs: &[Difference {
-            engine: "native-cold",
-            without: None,
-            what: "no forks of sessions",
-            reason: "a fork is a copy of the interpreter inside its sandbox, which only a zygote's keeper prepares for",
-            expected: r#"completed
+        differs: &[
+            Difference {
+                engine: "native-cold",
+                without: None,
+                what: "no forks of sessions",
+                reason: "a fork is a copy of the interpreter inside its sandbox, which only a zygote's keeper prepares for",
+                expected: r#"completed
             session 1 fresh
             ---
             refused "only sessions that were forked from a warm interpreter can be forked, and this one was started by itself; …"
@@ -171,7 +172,26 @@ pub(super) const CASES: &[Case] = &[
             completed
             result 1
             session 1"#,
-        }],
+            },
+            Difference {
+                engine: "podman",
+                without: None,
+                what: "no forks of sessions",
+                reason: "a fork is a copy of the interpreter inside its sandbox, which a container's relay does not prepare for",
+                expected: r#"completed
+            session 1 fresh
+            ---
+            refused "this engine cannot fork live sessions; …"
+            ---
+            completed
+            result false
+            session 1 fresh
+            ---
+            completed
+            result 1
+            session 1"#,
+            },
+        ],
         ..case(
             "a fork has all of its original's variables, and its own from then on",
             &[
