@@ -20,6 +20,7 @@ use crate::{
 
 mod audit;
 mod console;
+mod containers;
 mod demo;
 mod doctor;
 mod image;

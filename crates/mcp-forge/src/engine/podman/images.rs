@@ -15,7 +15,7 @@ use futures_util::StreamExt;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use crate::{config::Images, text::clipped};
+use crate::{config::Images, text::printable};
 
 /// Says which files an image was built from.
 const RECIPE_LABEL: &str = "io.mcp-forge.recipe";
@@ -205,7 +205,7 @@ pub async fn build(
 ) -> Result<(), ImageError> {
     let failed = |problem: String| ImageError::Build {
         image: recipe.image.clone(),
-        problem: clipped(&problem),
+        problem: sentence(&problem),
     };
     let base = match &recipe.on {
         None => options.base.replace("{version}", recipe.python),
@@ -230,7 +230,9 @@ pub async fn build(
             Ok(info) => info.stream.unwrap_or_default(),
             Err(error) => return Err(failed(reason.unwrap_or_else(|| words(&error)))),
         };
-        for line in text.lines().filter(|line| !line.trim().is_empty()) {
+        // Arrows lead to ids of layers.
+        let says = |line: &&str| !line.trim().is_empty() && !line.starts_with("--> ");
+        for line in text.lines().filter(says) {
             reason = line
                 .strip_prefix("mcp-forge: error: ")
                 .map(str::to_owned)
@@ -316,7 +318,7 @@ pub async fn find(client: &Docker, image: &str) -> Result<Option<Found>, ImageEr
         Err(Error::DockerResponseServerError {
             status_code: 404, ..
         }) => return Ok(None),
-        Err(error) => return Err(ImageError::Service(clipped(&words(&error)))),
+        Err(error) => return Err(ImageError::Service(sentence(&words(&error)))),
     };
     let labels = inspected
         .config
@@ -387,7 +389,7 @@ pub async fn pull(
 async fn pull_one(client: &Docker, image: &str) -> Result<(), ImageError> {
     let failed = |problem: String| ImageError::Pull {
         image: image.to_owned(),
-        problem: clipped(&problem),
+        problem: sentence(&problem),
     };
     // Without a tag, services pull every tag that there is.
     let request = CreateImageOptionsBuilder::new()
@@ -422,6 +424,12 @@ fn with_tag(image: &str) -> String {
     } else {
         format!("{image}:latest")
     }
+}
+
+/// Foreign text, fit for a sentence.
+fn sentence(text: &str) -> String {
+    const LONGEST: usize = 500;
+    printable(&text.trim().chars().take(LONGEST).collect::<String>())
 }
 
 /// The service's words, without the library's around them.
