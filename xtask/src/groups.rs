@@ -111,6 +111,13 @@ pub(crate) fn test() -> Vec<Group> {
             podman::images,
         ),
         group(
+            "images-user",
+            "the same as an ordinary user (when root)",
+            Lane::Any,
+            &["images"],
+            podman::images_user,
+        ),
+        group(
             "integration",
             "real sandboxes, servers and files",
             Lane::Sandbox,

@@ -35,7 +35,7 @@ const BASE: &str = "localhost/mcp-forge-test-base:1";
 const SUBORDINATE_IDS: &str = "700000:65536";
 
 /// How long a service may take to listen, and to end.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The group `images`: a base of Debian's packages, and our images on it.
 ///
@@ -46,8 +46,23 @@ pub(crate) fn images(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
     make_base(workspace, log)?;
     let place = Place::of_this_user(workspace)?;
     place.clear(log)?;
-    let service = Service::start(place, log)?;
-    service.build_images(workspace, log)?;
+    Service::start(place, log)?.build_images(workspace, log)?;
+    Ok(Ran::Tests)
+}
+
+/// The group `images-user`: the same, without root.
+///
+/// # Errors
+///
+/// As [`images`].
+pub(crate) fn images_user(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
+    if !is_root() {
+        return Ok(Ran::Nothing(
+            "not root: the images were already built as an ordinary user",
+        ));
+    }
+    let place = Place::of_ordinary_user(workspace, log)?;
+    Service::start(place, log)?.build_images(workspace, log)?;
     Ok(Ran::Tests)
 }
 
