@@ -60,15 +60,18 @@ def install(may_install):
     """What is there already stays as it is."""
     wanted = HERE.joinpath("requirements.txt").read_text().split()
     missing = [requirement for requirement in wanted if not is_there(requirement.split("==")[0])]
-    if not missing:
-        print("mcp-forge: all packages are there")
-        return
-    if not may_install:
-        print("mcp-forge: not installed, as asked:", *missing)
-        return
+    if missing and may_install:
+        install_with_pip(missing)
+        missing = []
+    elif missing:
+        print(f"mcp-forge: not installed, as asked: {', '.join(missing)}")
+    check_imports([requirement for requirement in wanted if requirement not in missing])
+
+
+def install_with_pip(requirements):
     pip = [sys.executable, "-I", "-m", "pip", "install", "--no-input", "--no-cache-dir", "--disable-pip-version-check"]
     # Wheels only: building a package would run its code, and need a compiler.
-    command = [*pip, "--only-binary", ":all:", *missing]
+    command = [*pip, "--only-binary", ":all:", *requirements]
     environment = {**os.environ, "PIP_BREAK_SYSTEM_PACKAGES": "1", "PIP_ROOT_USER_ACTION": "ignore"}
     if subprocess.run(command, env=environment).returncode != 0:
         sys.exit("mcp-forge: error: the packages could not be installed; without a network, use a base image that has them, and --no-packages")
@@ -82,11 +85,21 @@ def is_there(distribution):
     return True
 
 
+def check_imports(requirements):
+    """That a package is registered does not say that it works."""
+    for requirement in requirements:
+        name = requirement.split("==")[0]
+        module = {"ipython": "IPython"}.get(name, name.replace("-", "_"))
+        if subprocess.run([sys.executable, "-I", "-B", "-c", f"import {module}"]).returncode != 0:
+            sys.exit(f"mcp-forge: error: {name} is there, and cannot be imported: see above, and mend the base image")
+        print(f"mcp-forge: {name} {metadata.version(name)}")
+
+
 def remove_compilers():
     for directory in ["/bin", "/usr/bin", "/usr/local/bin"]:
         for file in Path(directory).glob("*"):
             if COMPILERS.fullmatch(file.name) and not file.is_dir():
-                print("mcp-forge: removed the compiler", file)
+                print(f"mcp-forge: removed the compiler {file}")
                 file.unlink()
     for directory in ["/usr/lib/gcc", "/usr/libexec/gcc"]:
         shutil.rmtree(directory, ignore_errors=True)

@@ -155,7 +155,7 @@ pub(crate) fn bootstrap(
         bootstrap.arg(format!("--dpkgopt=path-exclude=/usr/share/{directory}/*"));
     }
     if let Some(links) = links {
-        bootstrap.arg(format!("--customize-hook={links}"));
+        bootstrap.arg(format!("--extract-hook={links}"));
     }
     run(bootstrap.arg(suite).arg(archive), log)
 }

@@ -27,7 +27,7 @@ use crate::{
 const BASE_PACKAGES: &str = "python3-minimal,python3-numpy,python3-pandas,python3-requests,\
                              python3-ipython,python3-matplotlib-inline,dash,coreutils";
 /// What scripts of these packages would do, if they ran.
-const BASE_LINKS: &str = r#"cd "$1" && ln -sf dash bin/sh && cd usr/lib/*-linux-gnu && \
+const BASE_LINKS: &str = r#"cd "$1"/usr/lib/*-linux-gnu && \
                             ln -s blas/libblas.so.3 lapack/liblapack.so.3 ."#;
 const BASE: &str = "localhost/mcp-forge-test-base:1";
 
