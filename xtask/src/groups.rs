@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, bail, ensure};
 
 use crate::{
-    install, ordinary_user,
+    install, ordinary_user, podman,
     process::{Ran, command, find_program, is_root, run, succeeds},
     workspace::{Workspace, copy_executable},
 };
@@ -102,6 +102,20 @@ pub(crate) fn test() -> Vec<Group> {
             Lane::Any,
             &["install"],
             runner_packages,
+        ),
+        group(
+            "images",
+            "images of containers, built by the binary on Debian's packages",
+            Lane::Any,
+            TOOLS,
+            podman::images,
+        ),
+        group(
+            "images-user",
+            "the same as an ordinary user (when root)",
+            Lane::Any,
+            &["images"],
+            podman::images_user,
         ),
         group(
             "integration",

@@ -15,10 +15,10 @@ use crate::{
 };
 
 /// `nobody`: every system knows it, and it owns nothing.
-const USER: u32 = 65534;
+pub(crate) const USER: u32 = 65534;
 
 /// What an ordinary login has on PATH; root's own may lead into `/root`.
-const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
+pub(crate) const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
 
 /// Runs a test binary as `nobody`, with a home of its own. Does nothing for a developer who is
 /// an ordinary user anyway: the same tests ran as such before.

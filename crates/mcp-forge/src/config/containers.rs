@@ -46,6 +46,8 @@ pub struct Images {
     pub python_3_12: String,
     /// For sessions.
     pub jupyter: String,
+    /// What ours are built on; `{version}` in it stands for the version of Python.
+    pub base: String,
     /// Images that may be used or pulled: names, or beginnings of names with `*` at their end.
     pub allowed: Vec<String>,
     /// Whether missing ones are pulled at start.

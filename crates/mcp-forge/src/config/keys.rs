@@ -87,6 +87,7 @@ pub(super) const KEYS: &[Key] = &[
     key("images.python_3_11", Kind::Text, "mcp-forge/python:3.11", "Image for Python 3.11, in containers. It is the one for turns, where it is there."),
     key("images.python_3_12", Kind::Text, "mcp-forge/python:3.12", "Image for Python 3.12, in containers."),
     key("images.jupyter", Kind::Text, "mcp-forge/jupyter:latest", "Image for sessions, in containers."),
+    key("images.base", Kind::Text, "docker.io/library/python:{version}-slim-bookworm", "What `image build` builds them on; `{version}` stands for the version of Python."),
     key("images.allowed", Kind::Texts, "mcp-forge/python:3.11,mcp-forge/python:3.12,mcp-forge/jupyter:latest,mcp-forge/custom:*", "Images that may be used or pulled; `*` stands for any text at the end."),
     key("images.auto_pull", Kind::Boolean, "true", "Pull these images at start if they are not there."),
     key("images.pull_interval", PERIOD, "86400", "Time between looks for newer images."),

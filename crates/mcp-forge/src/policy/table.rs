@@ -78,11 +78,10 @@ pub(super) const CREATE: &[(&str, Rule)] = &[
     ("HostConfig.ShmSize",        Rule::Positive),
     ("HostConfig.Ulimits",        Rule::Ulimits(&["nofile", "nproc", "core"])),
     ("HostConfig.Tmpfs",          Rule::Tmpfs(&["/tmp", "/workspace", "/run", "/var/tmp", "/opt/mcp-forge"])),
-    ("HostConfig.Runtime",        Rule::Is("runc")),
 ];
 
 /// Parameters that may be left out.
-const OPTIONAL: [&str; 3] = ["Hostname", "HostConfig.Runtime", "HostConfig.CgroupnsMode"];
+const OPTIONAL: [&str; 2] = ["Hostname", "HostConfig.CgroupnsMode"];
 
 /// What must have come of it, by the service's own account.
 #[rustfmt::skip] // One row a line: this is a table.

@@ -7,7 +7,7 @@
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, Weak},
     time::{Duration, Instant},
 };
 
@@ -25,15 +25,18 @@ mod body;
 mod containers;
 mod facts;
 mod guard;
+pub mod images;
 mod link;
 mod owner;
 mod pool;
 mod probe;
 pub mod socket;
+pub mod versions;
 
 use containers::{ContainerError, Containers};
 use facts::Requirements;
 use guard::Container;
+use images::{Pull, Pulled};
 use link::{LinkError, Opening, Streams};
 use owner::Owner;
 use pool::Pools;
@@ -77,8 +80,6 @@ struct Connection {
 struct Service {
     socket: Arc<Socket>,
     containers: Containers,
-    /// `runc`, where the service's own choice does not run on this host.
-    runtime: Option<&'static str>,
 }
 
 /// A container whose interpreter waits.
@@ -181,11 +182,7 @@ impl Inner {
             count => tracing::info!(count, "containers of servers that are gone were removed"),
         }
         containers.owner().forget_dead();
-        Ok(Service {
-            socket,
-            containers,
-            runtime: None,
-        })
+        Ok(Service { socket, containers })
     }
 
     /// Forgets a service that does not answer, so that the next launch looks for it again.
@@ -193,6 +190,20 @@ impl Inner {
         self.service.lock().await.service = None;
         drop(self.pools.turns.drain());
         drop(self.pools.sessions.drain());
+    }
+
+    /// Pulls the configured images, as far as that is wanted and allowed.
+    async fn pull(&self, service: &Service, what: Pull) {
+        let is_allowed = |name: &str| self.policy.image(name).is_ok();
+        let client = service.containers.client();
+        for (image, became) in images::pull(client, &self.settings.images, what, &is_allowed).await
+        {
+            match became {
+                Pulled::Pulled => tracing::info!(image, "pulled"),
+                Pulled::Failed(error) => tracing::warn!(image, %error, "not pulled"),
+                Pulled::Present | Pulled::NotAllowed | Pulled::NoRegistry => {}
+            }
+        }
     }
 
     fn image_names(&self, purpose: &Purpose) -> Vec<&str> {
@@ -228,17 +239,11 @@ impl Inner {
                 self.forget().await;
                 Err(LaunchError::Unreachable(problem))
             }
-            Err(LaunchError::Start(problem))
-                if needs_runc(&problem) && service.runtime.is_none() =>
-            {
-                let service = Service {
-                    runtime: Some("runc"),
-                    ..service
-                };
-                let made = self.make_with(&service, limits, purpose).await?;
-                tracing::info!("the service's own runtime does not run here; runc does");
-                self.service.lock().await.service = Some(service);
-                Ok(made)
+            Err(LaunchError::Start(problem)) if needs_runc(&problem) => {
+                Err(LaunchError::Start(format!(
+                    "{problem}. Its runtime does not run with this host's cgroups: install runc, and set \
+                     `runtime = \"runc\"` under [engine] in containers.conf"
+                )))
             }
             made => made,
         }
@@ -254,7 +259,7 @@ impl Inner {
         let containers = &service.containers;
         let filter = self.filter()?;
         let labels = containers.owner().labels();
-        let body = body::body(&image, limits, labels, (filter, service.runtime));
+        let body = body::body(&image, limits, labels, filter);
         let id = containers.create(&image, body).await;
         let id = id.map_err(|error| self.refused(error))?;
         match self.open(service, &id, limits, purpose).await {
@@ -363,6 +368,8 @@ impl Engine for Podman {
 
     async fn prepare(&self) -> Result<(), LaunchError> {
         let service = self.0.service().await?;
+        self.0.pull(&service, Pull::Missing).await;
+        tokio::spawn(pull_newer(Arc::downgrade(&self.0)));
         tokio::spawn(tidy(Arc::downgrade(&self.0), self.0.settings.max_age));
         self.0.image(&service, &Purpose::default()).await?;
         if self.0.settings.ready > 0 {
@@ -409,8 +416,26 @@ impl Engine for Podman {
     }
 }
 
+/// Asks the registries for newer images now and then, for as long as the engine lives.
+async fn pull_newer(inner: Weak<Inner>) {
+    loop {
+        let Some(interval) = inner
+            .upgrade()
+            .map(|inner| inner.settings.images.pull_interval)
+        else {
+            return;
+        };
+        tokio::time::sleep(interval).await;
+        if let Some(inner) = inner.upgrade()
+            && let Ok(service) = inner.service().await
+        {
+            inner.pull(&service, Pull::Newer).await;
+        }
+    }
+}
+
 /// Looks now and then for containers that nobody will remove, for as long as the engine lives.
-async fn tidy(inner: std::sync::Weak<Inner>, max_age: Duration) {
+async fn tidy(inner: Weak<Inner>, max_age: Duration) {
     const EVERY: Duration = Duration::from_secs(600);
     loop {
         tokio::time::sleep(EVERY.min(max_age)).await;
