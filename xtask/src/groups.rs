@@ -36,7 +36,7 @@ pub(crate) struct Group {
 pub(crate) enum Lane {
     /// Holds the lock on the target directory.
     Cargo,
-    /// Starts sandboxes and looks on the host for what they left.
+    /// Starts sandboxes or containers, or looks on the host for what they left: mounts, for example.
     Sandbox,
     /// Disturbs nobody.
     Any,
@@ -106,14 +106,14 @@ pub(crate) fn test() -> Vec<Group> {
         group(
             "images",
             "images of containers, built by the binary on Debian's packages",
-            Lane::Any,
+            Lane::Sandbox,
             TOOLS,
             podman::images,
         ),
         group(
             "images-user",
             "the same as an ordinary user (when root)",
-            Lane::Any,
+            Lane::Sandbox,
             &["images"],
             podman::images_user,
         ),
