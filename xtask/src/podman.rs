@@ -2,6 +2,7 @@
 
 use std::{
     env,
+    ffi::OsString,
     fs::{self, DirBuilder, File, Permissions},
     hash::{DefaultHasher, Hash, Hasher},
     os::unix::{
@@ -46,22 +47,6 @@ pub(crate) fn images(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
     make_base(workspace, log)?;
     let place = Place::of_this_user(workspace)?;
     place.clear(log)?;
-    Service::start(place, log)?.build_images(workspace, log)?;
-    Ok(Ran::Tests)
-}
-
-/// The group `images-user`: the same, without root.
-///
-/// # Errors
-///
-/// As [`images`].
-pub(crate) fn images_user(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
-    if !is_root() {
-        return Ok(Ran::Nothing(
-            "not root: the images were already built as an ordinary user",
-        ));
-    }
-    let place = Place::of_ordinary_user(workspace, log)?;
     Service::start(place, log)?.build_images(workspace, log)?;
     Ok(Ran::Tests)
 }
@@ -271,6 +256,14 @@ impl Service {
 
     pub(crate) fn socket(&self) -> PathBuf {
         self.place.socket()
+    }
+
+    /// For tests: where it listens, and that it must not be left out.
+    pub(crate) fn test_variables(&self) -> [(&'static str, OsString); 2] {
+        [
+            ("MCP_FORGE_PODMAN_SOCKET", self.socket().into_os_string()),
+            ("REQUIRE_ENGINES", "podman".into()),
+        ]
     }
 
     /// Imports the base, and has the product build its images on it.

@@ -73,11 +73,7 @@ impl ContainerApi {
 
     pub(super) fn rows(&self) -> Vec<String> {
         const INDENT: usize = 18;
-        let mut rows = vec![format!(
-            "  {:<14}  {}",
-            self.engine,
-            printable(&self.socket)
-        )];
+        let mut rows = vec![format!("  socket          {}", printable(&self.socket))];
         for component in &self.components {
             let (name, version) = (one_line(&component.name), one_line(&component.version));
             rows.push(format!("  {name:<14}  {version}"));

@@ -3,7 +3,10 @@
 //! What is built comes from files that the binary carries. Nobody else's build file is ever used:
 //! one can mount the host's files into a build.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt::Write,
+};
 
 use bollard::{
     Docker, body_full,
@@ -157,12 +160,13 @@ impl Recipe {
                 hash.update(part);
             }
         }
-        let digest = hash.finalize();
-        digest
+        hash.finalize()
             .iter()
-            .take(8)
-            .map(|byte| format!("{byte:02x}"))
-            .collect()
+            .fold(String::new(), |mut text, byte| {
+                // Writing to a String cannot fail.
+                let _ = write!(text, "{byte:02x}");
+                text
+            })
     }
 
     /// The same bytes each time.
