@@ -114,6 +114,17 @@ pub enum ServiceError {
 }
 
 impl ServiceError {
+    /// The rule of the allow-list that was hit, by a call's sandbox or by its session's.
+    const fn violation(&self) -> Option<&Violation> {
+        match self {
+            Self::Launch(LaunchError::Forbidden(violation))
+            | Self::Session(SessionError::Launch(LaunchError::Forbidden(violation))) => {
+                Some(violation)
+            }
+            _ => None,
+        }
+    }
+
     /// Whether the caller can mend it: the same request would be refused again.
     pub fn is_callers(&self) -> bool {
         match self {
@@ -255,6 +266,12 @@ impl Service {
                     .await
             }
         };
+        if let Err(error) = &ended
+            && let Some(violation) = error.violation()
+        {
+            self.audit
+                .record("security.violation", violation_fields(&id, violation))?;
+        }
         let written = pending.finish(match &ended {
             Ok(response) => end_fields(response),
             Err(error) => {
@@ -310,10 +327,6 @@ impl Service {
         let sandbox = match self.engine.launch(&spec).await {
             Ok(sandbox) => sandbox,
             Err(error) => {
-                if let LaunchError::Forbidden(violation) = &error {
-                    self.audit
-                        .record("security.violation", violation_fields(id, violation))?;
-                }
                 pending.finish(fields(
                     json!({"success": false, "error": error.to_string()}),
                 ))?;
