@@ -33,7 +33,7 @@ pub struct ContainersConfig {
     pub images: Images,
     /// Started containers that wait for code, of each image. Default 2.
     pub ready: usize,
-    /// Containers of this data directory that are older are removed at start. Default a day.
+    /// Containers that servers of this data directory left behind are looked for at start and again after so long, ten minutes at most. Default a day.
     pub max_age: Duration,
 }
 

@@ -92,7 +92,7 @@ pub(super) const KEYS: &[Key] = &[
     key("images.auto_pull", Kind::Boolean, "true", "Pull these images at start if they are not there."),
     key("images.pull_interval", PERIOD, "86400", "Time between looks for newer images."),
     key("containers.ready", Kind::Integer(0, 64), "2", "Started containers that wait for code. With 0 each is started for its call."),
-    key("containers.max_age", PERIOD, "86400", "Containers of this data directory that are older are removed at start."),
+    key("containers.max_age", PERIOD, "86400", "Containers that servers of this data directory left behind are looked for at start and again after so long, ten minutes at most."),
     key("sessions.idle_timeout", PERIOD, "3600", "A session that is idle for so long ends."),
     key("sessions.max_lifetime", PERIOD, "86400", "A session whose interpreter is so old ends, a running turn included."),
     key("sessions.max_concurrent", Kind::Integer(1, 10_000), "10", "Sessions alive at once in one server; a further one is refused."),

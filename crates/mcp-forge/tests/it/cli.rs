@@ -71,10 +71,6 @@ fn wrong_usage_is_one_sentence_and_code_2() {
             "--http is not available yet",
         ),
         (
-            &["run", "-c", "1", "--engine", "podman"],
-            "--engine \"podman\" is not available yet",
-        ),
-        (
             &["run", "/nonexistent.py"],
             "/nonexistent.py: the code cannot be read",
         ),

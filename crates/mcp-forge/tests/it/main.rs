@@ -17,6 +17,7 @@ mod escape;
 mod layers;
 mod mcp;
 mod outcomes;
+mod podman;
 mod prompt;
 mod real_python;
 mod service;

@@ -33,7 +33,7 @@ mod probe;
 pub mod socket;
 pub mod versions;
 
-use containers::{ContainerError, Containers};
+use containers::{ContainerError, Containers, Own};
 use facts::Requirements;
 use guard::Container;
 use images::{Pull, Pulled};
@@ -47,6 +47,9 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
 /// The longest such time.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// The longest wait for containers to be gone when the server ends.
+const END: Duration = Duration::from_secs(30);
 
 /// Starts containers.
 #[derive(Debug, Clone)]
@@ -64,6 +67,7 @@ struct Inner {
     /// Written once: what the service is told to filter system calls with.
     filter: OnceLock<String>,
     owner: OnceLock<Arc<Owner>>,
+    own: Own,
     pools: Pools,
 }
 
@@ -129,6 +133,7 @@ impl Podman {
             service: Mutex::default(),
             filter: OnceLock::new(),
             owner: OnceLock::new(),
+            own: Own::default(),
             pools: Pools::default(),
         }))
     }
@@ -166,17 +171,17 @@ impl Inner {
         let unreachable = |error: socket::SocketError| LaunchError::Unreachable(error.to_string());
         let socket = Socket::connect(self.kind, self.settings.socket.as_deref());
         let socket = Arc::new(socket.await.map_err(unreachable)?);
-        let owner = match self.owner.get() {
-            Some(owner) => Arc::clone(owner),
-            None => {
-                let owner = Owner::register(&self.data_dir).map_err(|error| files(&error))?;
-                // Connections are made one at a time: nobody else has registered meanwhile.
-                Arc::clone(self.owner.get_or_init(|| Arc::new(owner)))
-            }
+        let owner = if let Some(owner) = self.owner.get() {
+            Arc::clone(owner)
+        } else {
+            let owner = Owner::register(&self.data_dir).map_err(|error| files(&error))?;
+            // Connections are made one at a time: nobody else has registered meanwhile.
+            Arc::clone(self.owner.get_or_init(|| Arc::new(owner)))
         };
         let policy = Arc::clone(&self.policy);
-        let containers = Containers::new(socket.client.clone(), policy, owner);
-        let removed = containers.remove_orphans(None).await;
+        let own = (owner, self.own.clone());
+        let containers = Containers::new(socket.client.clone(), policy, own);
+        let removed = containers.remove_orphans().await;
         match removed.map_err(|error| self.refused(error))? {
             0 => {}
             count => tracing::info!(count, "containers of servers that are gone were removed"),
@@ -228,6 +233,18 @@ impl Inner {
             self.kind.name(),
             names.join(", ")
         )))
+    }
+
+    /// As [`Self::make`], to its end even if the caller goes: what is half made cannot be taken back.
+    async fn make_whole(
+        self: &Arc<Self>,
+        limits: &Limits,
+        purpose: &Purpose,
+    ) -> Result<Made, LaunchError> {
+        let (inner, limits, purpose) = (Arc::clone(self), limits.clone(), purpose.clone());
+        let making = async move { inner.make(&limits, &purpose).await };
+        let made = self.own.tasks.spawn(making).await;
+        made.unwrap_or_else(|error| Err(LaunchError::Start(error.to_string())))
     }
 
     /// Makes a container, cold.
@@ -344,7 +361,7 @@ impl Inner {
         let Some(_filling) = pool.filling() else {
             return;
         };
-        while pool.lacks(self.settings.ready) {
+        while pool.lacks(self.settings.ready) && !self.own.tasks.is_closed() {
             match self.make(&self.default_limits, purpose).await {
                 Ok(made) => pool.put(made),
                 Err(error) => {
@@ -375,7 +392,7 @@ impl Engine for Podman {
         if self.0.settings.ready > 0 {
             let made = self
                 .0
-                .make(&self.0.default_limits, &Purpose::default())
+                .make_whole(&self.0.default_limits, &Purpose::default())
                 .await?;
             self.0.pools.turns.put(made);
         }
@@ -386,10 +403,8 @@ impl Engine for Podman {
     async fn launch(&self, spec: &SandboxSpec) -> Result<Sandbox, LaunchError> {
         let inner = &self.0;
         if inner.settings.ready == 0 || !spec.limits.are_alike(&inner.default_limits) {
-            return Ok(inner
-                .make(&spec.limits, &spec.purpose)
-                .await?
-                .into_sandbox());
+            let made = inner.make_whole(&spec.limits, &spec.purpose).await?;
+            return Ok(made.into_sandbox());
         }
         let (pool, purpose) = match &spec.purpose {
             Purpose::Session => (&inner.pools.sessions, Purpose::Session),
@@ -398,21 +413,29 @@ impl Engine for Podman {
         let waiting = pool.take();
         let made = match waiting {
             Some(made) => made,
-            None => inner.make(&spec.limits, &spec.purpose).await?,
+            None => inner.make_whole(&spec.limits, &spec.purpose).await?,
         };
-        let inner = Arc::clone(inner);
-        tokio::spawn(async move { inner.fill(&purpose).await });
+        let filling = Arc::clone(inner);
+        let filling = async move { filling.fill(&purpose).await };
+        inner.own.tasks.spawn(filling);
         Ok(made.into_sandbox())
     }
 
     async fn shutdown(&self) {
-        let pools = &self.0.pools;
-        let waiting = [pools.turns.drain(), pools.sessions.drain()];
-        let ends = waiting.into_iter().flatten().map(|made| {
-            let guard: Box<dyn super::Guard> = Box::new(made.container);
-            guard.end(Duration::ZERO)
-        });
-        futures_util::future::join_all(ends).await;
+        let Inner { pools, own, .. } = &*self.0;
+        own.tasks.close();
+        own.ending.cancel();
+        // Dropped, they are removed by tasks; so is what others make just now, or have dropped.
+        drop((pools.turns.drain(), pools.sessions.drain()));
+        let gone = async {
+            own.tasks.wait().await;
+            // What was being made for them meanwhile.
+            drop((pools.turns.drain(), pools.sessions.drain()));
+            own.tasks.wait().await;
+        };
+        if tokio::time::timeout(END, gone).await.is_err() {
+            tracing::warn!("not all containers are gone; the next start removes them");
+        }
     }
 }
 
@@ -436,16 +459,20 @@ async fn pull_newer(inner: Weak<Inner>) {
 
 /// Looks now and then for containers that nobody will remove, for as long as the engine lives.
 async fn tidy(inner: Weak<Inner>, max_age: Duration) {
-    const EVERY: Duration = Duration::from_secs(600);
+    const EVERY: Duration = Duration::from_mins(10);
     loop {
         tokio::time::sleep(EVERY.min(max_age)).await;
         let Some(inner) = inner.upgrade() else {
             return;
         };
-        let service = inner.service.lock().await.service.clone();
-        if let Some(service) = service
-            && let Err(error) = service.containers.remove_orphans(Some(max_age)).await
-        {
+        let looked = match inner.service().await {
+            Ok(service) => service.containers.remove_orphans().await.map(drop),
+            Err(error) => {
+                tracing::debug!(%error, "no look for old containers");
+                continue;
+            }
+        };
+        if let Err(error) = looked {
             tracing::debug!(%error, "no look for old containers");
         }
     }
