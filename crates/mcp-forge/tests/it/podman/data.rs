@@ -69,11 +69,14 @@ async fn garbage_in_place_of_records_ends_the_container_and_no_more() {
     const SAID: &[u8] = b"o\0\0\0\x06begun\n";
     // The relay is closed to the code, so it is a go-between that puts them into the stream.
     let garbage: [(&[u8], &str); 6] = [
-        (b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", "crashed"),
-        (b"c\xff\xff\xff\xffbegun\n", "crashed"),
-        (b"x\0\0\0\x06begun\n", "crashed"),
-        (b"z\0\0\0\x06begun\n", "crashed"),
-        (b"h\0\0\0\x06begun\n", "crashed"),
+        (
+            b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff",
+            "sandbox_error",
+        ),
+        (b"c\xff\xff\xff\xffbegun\n", "sandbox_error"),
+        (b"x\0\0\0\x06begun\n", "sandbox_error"),
+        (b"z\0\0\0\x06begun\n", "sandbox_error"),
+        (b"h\0\0\0\x06begun\n", "sandbox_error"),
         // The beginning of a record that never ends: the deadline ends it, as it ends everything.
         (b"o\0\x10\0\0begun\n", "timed_out"),
     ];

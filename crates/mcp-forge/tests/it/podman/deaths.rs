@@ -77,11 +77,11 @@ async fn a_service_killed_in_the_middle_of_turns_is_told_and_found_again() {
 
     podman_service.kill();
     let answer = in_turn.await.unwrap().unwrap();
-    assert_eq!(answer.outcome, "crashed");
+    assert_eq!(answer.outcome, "sandbox_error");
     let words = answer.error.unwrap().message;
     assert!(words.contains("container's stream ended"), "{words}");
     let answer = in_session_turn.await.unwrap().unwrap();
-    assert_eq!(answer.outcome, "crashed");
+    assert_eq!(answer.outcome, "sandbox_error");
     let reason = answer.session.unwrap().lost_reason.unwrap();
     assert!(reason.contains("container's stream ended"), "{reason}");
     // As long as it is away each call says so, and what to do; it is not asked each time.
@@ -129,7 +129,7 @@ async fn a_container_that_outlives_its_service_is_removed_when_that_is_back() {
     };
     stop(one);
     podman_service.kill();
-    assert_eq!(turn.await.unwrap().unwrap().outcome, "crashed");
+    assert_eq!(turn.await.unwrap().unwrap().outcome, "sandbox_error");
     assert_eq!(
         field.containers().len(),
         1,
@@ -154,7 +154,7 @@ async fn kill_in_turns(what: &str) {
         };
         kill(&inspect(&one.id)["State"][what]);
         let answer = turn.await.unwrap().unwrap();
-        assert_eq!(answer.outcome, "crashed", "{:?}", answer.error);
+        assert_eq!(answer.outcome, "sandbox_error", "{:?}", answer.error);
         let words = answer.error.unwrap().message;
         assert!(words.contains("stream ended"), "{words}");
         assert_eq!(answer.session.is_some(), is_session);
