@@ -24,7 +24,7 @@ COMPILERS = re.compile(
 def main():
     check_version(os.environ["PYTHON"])
     add_user()
-    for directory, mode, owner in [("workspace", 0o755, USER), ("tmp", 0o1777, 0)]:
+    for directory, mode, owner in [("workspace", 0o1777, USER), ("tmp", 0o1777, 0)]:
         path = Path("/", directory)
         path.mkdir(exist_ok=True)
         os.chown(path, owner, owner)

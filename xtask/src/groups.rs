@@ -370,12 +370,18 @@ fn escape_user(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
 }
 
 /// Tests that need podman: named so, in the contract of all engines and by themselves.
-const PODMAN: &[&str] = &["contract::podman", "podman::"];
+const PODMAN: &[&str] = &["contract::podman", "podman::", "--skip"];
+
+/// Of these, those that look at limits that an ordinary user's service does not have, and those that
+/// look at their absence.
+const LIMITS: &str = "podman::limits";
+const NO_LIMITS: &str = "podman::rootless";
 
 fn podman_engine(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
     let service = podman::Service::start(podman::Place::of_this_user(workspace)?, log)?;
-    let mut tests = integration_tests(PODMAN, workspace)?;
-    run(tests.envs(service.test_variables()), log)?;
+    let left_out = if is_root() { NO_LIMITS } else { LIMITS };
+    let mut tests = integration_tests(&[PODMAN, &[left_out]].concat(), workspace)?;
+    run(tests.envs(service.test_variables()?), log)?;
     Ok(Ran::Tests)
 }
 
@@ -387,8 +393,8 @@ fn podman_engine_user(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> 
     service.build_images(workspace, log)?;
     ordinary_user::run_tests(
         &integration_test_binary(workspace)?,
-        PODMAN,
-        &service.test_variables(),
+        &[PODMAN, &[LIMITS]].concat(),
+        &service.test_variables()?,
         workspace,
         log,
     )

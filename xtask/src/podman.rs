@@ -26,10 +26,14 @@ use crate::{
 
 /// Python, and what the images for turns and for sessions have.
 const BASE_PACKAGES: &str = "python3-minimal,python3-numpy,python3-pandas,python3-requests,\
-                             python3-ipython,python3-matplotlib-inline,dash,coreutils";
+                             python3-ipython,python3-matplotlib-inline,dash,bash,coreutils,\
+                             ca-certificates";
 /// What scripts of these packages would do, if they ran.
 const BASE_LINKS: &str = r#"cd "$1"/usr/lib/*-linux-gnu && \
-                            ln -s blas/libblas.so.3 lapack/liblapack.so.3 ."#;
+                            ln -s blas/libblas.so.3 lapack/liblapack.so.3 . && \
+                            cd "$1" && \
+                            cat usr/share/ca-certificates/mozilla/*.crt > etc/ssl/certs/ca-certificates.crt && \
+                            ln -s ../../../etc/ssl/certs/ca-certificates.crt usr/lib/ssl/cert.pem"#;
 const BASE: &str = "localhost/mcp-forge-test-base:1";
 
 /// For containers of an ordinary user; no account has them by default.
@@ -170,18 +174,40 @@ impl Place {
             .env("HOME", self.home())
             .env("XDG_RUNTIME_DIR", self.home())
             .current_dir(self.home());
-        setpriv.arg("podman").arg("--root").arg(&self.storage);
+        setpriv.args(self.words());
+    }
+
+    /// The command line.
+    fn words(&self) -> Vec<OsString> {
+        let mut words: Vec<OsString> = vec![
+            "podman".into(),
+            "--root".into(),
+            self.storage.clone().into(),
+        ];
         for (flag, name) in [("--runroot", "run"), ("--tmpdir", "tmp")] {
-            setpriv.arg(flag).arg(self.directory.join(name));
+            words.extend([flag.into(), self.directory.join(name).into()]);
         }
-        setpriv
-            .args([
-                "--storage-driver",
-                "overlay",
-                "--cgroup-manager",
-                "cgroupfs",
-            ])
-            .args(["--events-backend", "none", "--runtime", "runc"]);
+        let fixed = "--storage-driver overlay --cgroup-manager cgroupfs --events-backend none --runtime runc";
+        words.extend(fixed.split(' ').map(OsString::from));
+        words
+    }
+
+    /// The same for tests, which run as the user that it is for: split at spaces, none in a word.
+    fn for_tests(&self) -> anyhow::Result<OsString> {
+        let home = self.home();
+        let mut line = OsString::from("env");
+        for name in ["HOME", "XDG_RUNTIME_DIR"] {
+            line.push(format!(" {name}={}", home.display()));
+        }
+        for word in self.words() {
+            ensure!(
+                !word.to_string_lossy().contains(' '),
+                "tests of podman need a checkout whose path has no space"
+            );
+            line.push(" ");
+            line.push(word);
+        }
+        Ok(line)
     }
 }
 
@@ -258,12 +284,22 @@ impl Service {
         self.place.socket()
     }
 
-    /// For tests: where it listens, and that it must not be left out.
-    pub(crate) fn test_variables(&self) -> [(&'static str, OsString); 2] {
-        [
+    /// For tests: where it listens, how to ask podman itself, and that it must not be left out.
+    ///
+    /// # Errors
+    ///
+    /// The checkout's path does not fit into a command line.
+    pub(crate) fn test_variables(&self) -> anyhow::Result<Vec<(&'static str, OsString)>> {
+        let mut variables = vec![
             ("MCP_FORGE_PODMAN_SOCKET", self.socket().into_os_string()),
+            ("FORGE_TEST_PODMAN", self.place.for_tests()?),
             ("REQUIRE_ENGINES", "podman".into()),
-        ]
+        ];
+        if self.place.is_of_ordinary_user || !is_root() {
+            // Without cgroup v2 its limits are ignored, which must be allowed by name.
+            variables.push(("MCP_FORGE_SECURITY_ALLOW_DEGRADED", "cgroup".into()));
+        }
+        Ok(variables)
     }
 
     /// Imports the base, and has the product build its images on it.

@@ -204,9 +204,11 @@ fn are_tmpfs_options(options: &str) -> bool {
         && has("nodev")
         && options.split(',').any(|option| option.starts_with("size="))
         && given.all(|option| {
-            matches!(option, "rw" | "ro" | "nosuid" | "nodev" | "noexec")
-                || ["size=", "mode="]
-                    .iter()
-                    .any(|start| option.starts_with(start))
+            matches!(
+                option,
+                "rw" | "ro" | "nosuid" | "nodev" | "noexec" | "notmpcopyup"
+            ) || ["size=", "mode="]
+                .iter()
+                .any(|start| option.starts_with(start))
         })
 }

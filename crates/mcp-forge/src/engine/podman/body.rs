@@ -9,6 +9,7 @@ use bollard::models::{
 
 use super::{facts::Facts, link::Start, owner::Labels};
 use crate::{
+    config::EngineKind,
     engine::{Purpose, variables::VARIABLES},
     limits::Limits,
     policy::Image,
@@ -39,12 +40,18 @@ pub(super) fn body(
     image: &Image,
     limits: &Limits,
     labels: &Labels,
-    filter: &str,
+    (filter, kind): (&str, EngineKind),
 ) -> ContainerCreateBody {
     let number = |value: u64| Some(i64::try_from(value).unwrap_or(i64::MAX));
     let text = |text: &str| Some(text.to_owned());
     let program = ["python3", "-I", "-B", "-X", "utf8", "-c", source::RELAY];
-    let directory = |bytes: u64, mode: &str| format!("rw,nosuid,nodev,size={bytes},mode={mode}");
+    // Podman would give them what the image has in their place, its owner and mode included.
+    let own = match kind {
+        EngineKind::Docker => "",
+        EngineKind::Native | EngineKind::Podman => ",notmpcopyup",
+    };
+    let directory =
+        |bytes: u64, mode: &str| format!("rw,nosuid,nodev,size={bytes},mode={mode}{own}");
     let tmpfs = HashMap::from([
         (
             "/tmp".to_owned(),
@@ -180,7 +187,12 @@ mod tests {
     fn what_is_asked_for_is_what_the_policy_allows() {
         let policy = ContainerPolicy::new(vec!["mcp-forge/python:3.11".to_owned()]);
         let labels = Labels::of("place", "server");
-        let body = body(&image(), &limits(), &labels, "/profile.json");
+        let body = body(
+            &image(),
+            &limits(),
+            &labels,
+            ("/profile.json", EngineKind::Podman),
+        );
         let body = serde_json::to_value(body).unwrap();
         policy.create(&image(), &body).unwrap();
     }
@@ -188,7 +200,12 @@ mod tests {
     #[test]
     fn a_container_as_it_is_asked_for() {
         let labels = Labels::of("place", "server");
-        let mut body = body(&image(), &limits(), &labels, "/profile.json");
+        let mut body = body(
+            &image(),
+            &limits(),
+            &labels,
+            ("/profile.json", EngineKind::Podman),
+        );
         // Its text is the runner's business.
         body.cmd.as_mut().unwrap().pop();
         insta::with_settings!({sort_maps => true}, {

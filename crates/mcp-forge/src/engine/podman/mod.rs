@@ -276,7 +276,7 @@ impl Inner {
         let containers = &service.containers;
         let filter = self.filter()?;
         let labels = containers.owner().labels();
-        let body = body::body(&image, limits, labels, filter);
+        let body = body::body(&image, limits, labels, (filter, self.kind));
         let id = containers.create(&image, body).await;
         let id = id.map_err(|error| self.refused(error))?;
         match self.open(service, &id, limits, purpose).await {
