@@ -48,6 +48,8 @@ const DEBIAN: &[(&str, &str)] = &[
         "/usr/lib/python3.11/test/test_json/__init__.py",
     ),
     ("bubblewrap", "/usr/bin/bwrap"),
+    ("curl", "/usr/bin/curl"),
+    ("openssl", "/usr/bin/openssl"),
 ];
 
 /// Interpreters that the packages above have wheels for.

@@ -10,6 +10,7 @@ use crate::{
     bridge::Bridge,
     config::{Config, ConfigError, Sources},
     engine,
+    http::HttpError,
     mcp::{ServeError, client::ClientError},
     servers::ServersError,
     service::{Service, ServiceError},
@@ -131,6 +132,9 @@ pub enum CliError {
     /// Serving ended before its time.
     #[error(transparent)]
     Serve(#[from] ServeError),
+    /// HTTP cannot be served.
+    #[error(transparent)]
+    Http(#[from] HttpError),
     /// No server could be reached.
     #[error(transparent)]
     Reach(#[from] ReachError),
@@ -164,6 +168,9 @@ impl CliError {
     pub fn exit(&self) -> Exit {
         match self {
             Self::Usage(_) | Self::Config(_) => Exit::Usage,
+            Self::Http(
+                HttpError::Address { .. } | HttpError::Exposed(_) | HttpError::Tls { .. },
+            ) => Exit::Usage,
             Self::Service(error) if error.is_callers() => Exit::Usage,
             Self::Server(ClientError::Refused {
                 is_callers: true, ..
@@ -174,6 +181,7 @@ impl CliError {
             | Self::Reach(_)
             | Self::Audit(_)
             | Self::Serve(_)
+            | Self::Http(_)
             | Self::Demo(_)
             | Self::Save { .. }
             | Self::Input(_)

@@ -12,12 +12,14 @@ use tokio::sync::OnceCell;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 mod imports;
+mod ready;
 mod request;
 mod resources;
 mod response;
 mod sessions;
 mod slots;
 
+pub use ready::Readiness;
 pub use request::{ExecuteRequest, LimitsRequest};
 pub use response::{ExecuteResponse, UsageView};
 pub use sessions::{DocumentRequest, DocumentResponse, ForkResponse};
@@ -50,6 +52,7 @@ pub struct Service {
     endings: TaskTracker,
     /// What a sandbox says of itself; asked once, kept only when it answered.
     environment: OnceCell<Value>,
+    last_probe: ready::LastProbe,
 }
 
 /// A request that was not run, or could not be. What the code itself did is never an error here:
@@ -155,6 +158,7 @@ impl Service {
             slots,
             endings: TaskTracker::new(),
             environment: OnceCell::new(),
+            last_probe: ready::LastProbe::default(),
         })
     }
 
@@ -237,12 +241,16 @@ impl Service {
                     ServiceError::Forbidden { .. } => "security.violation",
                     _ => "execution.refused",
                 };
-                self.audit.record(event, fields(refusal_fields(&refusal)))?;
+                let mut told = fields(refusal_fields(&refusal));
+                told.insert("principal".to_owned(), principal.as_str().into());
+                self.audit.record(event, told)?;
                 return Err(refusal);
             }
         };
         let id = execution_id()?;
-        let pending = self.audit.begin("execution", start_fields(&id, &checked))?;
+        let pending = self
+            .audit
+            .begin("execution", start_fields(&id, principal, &checked))?;
         let ended = match &checked.session {
             None => self.run(&id, &checked, observer).await,
             Some(session) => {
@@ -415,9 +423,10 @@ fn execution_id() -> Result<String, ServiceError> {
 }
 
 /// The code itself stays out of the log: its hash names it without revealing it.
-fn start_fields(id: &str, checked: &Checked) -> Map<String, Value> {
+fn start_fields(id: &str, principal: &Principal, checked: &Checked) -> Map<String, Value> {
     let mut started = fields(json!({
         "execution_id": id,
+        "principal": principal,
         "code_sha256": format!("{:x}", Sha256::digest(&checked.code)),
         "code_bytes": checked.code.len(),
         "tools": checked.tools,

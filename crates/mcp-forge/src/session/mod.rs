@@ -232,6 +232,14 @@ impl Sessions {
         }
     }
 
+    /// Whether the store can be used.
+    pub async fn store_answers(&self) -> bool {
+        let checked = self.inner.store.check().await;
+        checked
+            .inspect_err(|error| tracing::error!("the store cannot be used: {error}"))
+            .is_ok()
+    }
+
     /// A principal's sessions, the most recently used first.
     ///
     /// # Errors

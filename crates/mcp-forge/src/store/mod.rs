@@ -98,6 +98,18 @@ impl Store {
         }
     }
 
+    /// Whether the file can be used.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub async fn check(&self) -> Result<(), StoreError> {
+        sqlx::query("SELECT 1")
+            .execute(&self.opened().await?.pool)
+            .await?;
+        Ok(())
+    }
+
     async fn opened(&self) -> Result<&Opened, StoreError> {
         self.opened.get_or_try_init(|| self.open()).await
     }

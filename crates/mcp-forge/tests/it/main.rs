@@ -13,6 +13,7 @@ mod background;
 mod bridge;
 mod cli;
 mod escape;
+mod http;
 mod layers;
 mod mcp;
 mod outcomes;
