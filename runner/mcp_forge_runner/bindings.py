@@ -12,6 +12,7 @@ HELD = frozenset(map(id, (int, float, bool, complex, str, bytes, type(None), typ
 HELD_BYTES = 1024
 STORES = opmap["STORE_NAME"], opmap["STORE_GLOBAL"]
 MAX_CODE_BYTES = 1 << 20
+HISTORY = ("_", "__", "___", "_i", "_ii", "_iii", "_ih", "_oh", "_dh", "_exit_code", "In", "Out")
 
 
 class Binding:
@@ -24,7 +25,7 @@ class Binding:
 
 
 class Bindings:
-    """The names of a session's `__main__`, except those that were there before any code."""
+    """The names of a session's `__main__`, except those that were there before any code, and history."""
 
     def __init__(self, namespace: dict) -> None:
         self.initial = names_of(namespace)
@@ -49,7 +50,7 @@ class Bindings:
         ]
         for name, value in changed:
             known[name] = id(value)
-            if self.initial.get(name, self) is not value:
+            if self.initial.get(name, self) is not value and not is_history(name):
                 self.bind(name, value, execution_id)
         if len(known) != len(items):
             for name in known.keys() - {name for name, _ in items if type(name) is str}:
@@ -84,6 +85,13 @@ class Bindings:
             "rebound": [name for name in now if before.get(name, now[name]) != now[name]],
             "removed": [name for name in before if name not in now],
         }
+
+
+def is_history(name: str) -> bool:
+    """Whether the shell keeps its history under this name: `_`, `_5`, `_i5`, `Out`."""
+    if name in HISTORY:
+        return True
+    return name.startswith("_") and name[1:].removeprefix("i").isdigit()
 
 
 def names_of(namespace: dict) -> dict:

@@ -4,11 +4,13 @@ from .originals import BUILTINS as __builtins__
 
 import sys
 from posix import _exit, close, dup2, fork, pipe, read, setsid, waitpid, write
+from time import monotonic, sleep
 
 from . import execution, originals
 from .inspection import thread_names
 
 NEEDED = 3
+THREAD_PATIENCE = 0.1
 
 
 def branch(session, descriptors: list) -> None:
@@ -18,7 +20,7 @@ def branch(session, descriptors: list) -> None:
             return refuse(session, f"a branch needs {NEEDED} descriptors, {len(descriptors)} came")
         session.shell.quiesce()
         session.loop.shut_idle_executor()
-        names = thread_names()
+        names = lasting_threads()
         if names:
             return refuse(session, f"thread `{names[0]}` is alive")
         execution.flush_streams()
@@ -36,6 +38,16 @@ def branch(session, descriptors: list) -> None:
         session.answer({"type": "branched", "pid": pid})
     else:
         session.answer({"type": "ready", "python": sys.version.split()[0]})
+
+
+def lasting_threads() -> list:
+    """Names of live threads. One that has done its work gets a moment to end."""
+    deadline = monotonic() + THREAD_PATIENCE
+    while names := thread_names():
+        if monotonic() > deadline:
+            return names
+        sleep(0.002)
+    return []
 
 
 def refuse(session, problem: str) -> None:

@@ -97,10 +97,10 @@ class Channel:
         payload = encode(message)
         if not self.in_owner():
             raise Closed
-        with self.state:
-            self.start_reader()
-            self.waiting[call_id] = deliver
         try:
+            with self.state:
+                self.start_reader()
+                self.waiting[call_id] = deliver
             self.send_encoded(payload)
         except BaseException:
             self.waiting.pop(call_id, None)
@@ -118,17 +118,18 @@ class Channel:
             raise Closed
         if self.reading:
             return
-        self.reader.acquire()
-        self.reading = True
-        try:
-            # With all signals blocked, as it inherits them: one that came to this thread instead
-            # of the main one would not wake a main thread that waits for an answer.
-            with originals.SignalsHeld():
+        # With all signals blocked. The thread inherits that: a signal that came to it instead of the
+        # main thread would not wake a main thread that waits for an answer. And an interrupt in the
+        # middle could not tell whether the thread is there to let go of `reader`.
+        with originals.SignalsHeld():
+            self.reader.acquire()
+            self.reading = True
+            try:
                 start_new_thread(self.read_answers, ())
-        except BaseException:
-            self.reading = False
-            self.reader.release()
-            raise
+            except BaseException:
+                self.reading = False
+                self.reader.release()
+                raise
 
     def read_answers(self) -> None:
         """The reader thread: hands each answer to its call until none waits."""

@@ -37,18 +37,17 @@ ENTRIES_A_FILE = 20
 CHECK_EVERY = 16
 function_globals = FunctionType.__dict__["__globals__"].__get__
 BuiltinType = type(len)
-HISTORY = ("_", "__", "___", "_i", "_ii", "_iii", "_ih", "_oh", "_dh", "_exit_code", "In", "Out")
 
 
-def inspect(session, bounds: dict) -> dict:
-    """The answer to an `inspect` request."""
+def inspect(session, bounds: dict, listed=None) -> dict:
+    """The answer to an `inspect` request. `listed` are the files, if they are known."""
     budget = bounds["budget_ms"] / 1000
     deadline = monotonic() + budget
     holdings = Holdings(session)
     variables, omitted = holdings.describe_variables(bounds, deadline)
     # Variables that took all the time leave some for the files.
     deadline = max(deadline, monotonic() + budget / 2)
-    files, omitted_files = list_files(session.workspace, bounds["files"], deadline)
+    files, omitted_files = listed or list_files(session.workspace, bounds["files"], deadline)
     named = [*holdings.variables, *holdings.functions, *holdings.classes]
     changes = session.bindings.take_changes(named)
     return {
@@ -81,16 +80,17 @@ class Holdings:
         self.bindings = session.bindings
         self.offered = session.toolbox.offered
         self.variables, self.functions, self.classes, self.imports = [], [], [], {}
-        places = {name: place for place, name in enumerate(self.namespace)}
         known = self.bindings.bindings
-        names = [name for name in self.namespace if self.is_shown(name)]
+        bound = [name for name in self.namespace if name in known]
+        places = {name: place for place, name in enumerate(bound)}
+        names = [name for name in bound if self.is_shown(name)]
         names.sort(key=lambda name: (known[name].stamp, places[name]), reverse=True)
         for name in names:
             self.sort_in(name, self.namespace[name])
 
     def is_shown(self, name) -> bool:
         """Whether a name is the user's, and not the shell's or a tool's."""
-        if len(name) > MAX_NAME or is_history(name):
+        if len(name) > MAX_NAME:
             return False
         value = self.namespace[name]
         if self.offered.get(name, self) is value:
@@ -146,13 +146,6 @@ def tidy(facts: dict) -> dict:
     return facts
 
 
-def is_history(name: str) -> bool:
-    """Whether the shell keeps its history under this name: `_`, `_5`, `_i5`, `Out`."""
-    if name in HISTORY:
-        return True
-    return name.startswith("_") and name[1:].removeprefix("i").isdigit()
-
-
 def dotted(module, name) -> str:
     """Where something comes from: `os.path.join`."""
     parts = [exact_text(module) or "?", exact_text(name) or "?"]
@@ -194,7 +187,8 @@ def list_files(workspace: str, count: int, deadline: float):
                 files.append(file_state(path + name, status))
             elif S_ISREG(status.st_mode):
                 omitted += 1
-    return files, omitted
+    # Of a directory that there was no time for it is not known what is in it.
+    return files, omitted + len(directories)
 
 
 def list_directory(path: str, limit: int) -> list:

@@ -93,6 +93,8 @@ class State:
     """Whether user code has run in this process."""
 
     is_used = False
+    # Whether it was mended after that, and none has run since.
+    is_mended = False
 
 
 state = State()
@@ -100,13 +102,19 @@ state = State()
 
 def begin_turn() -> None:
     """Mends what an earlier turn tore out, and gives SIGINT its usual meaning."""
-    if state.is_used:
-        # Costs a fork a copy of every page that holds a builtin.
-        for name, value in BUILTINS.items():
-            live_builtins.setdefault(name, value)
-        put_back_modules()
-    state.is_used = True
+    if state.is_used and not state.is_mended:
+        mend()
+    state.is_used, state.is_mended = True, False
     begin_interrupts()
+
+
+def mend() -> None:
+    """Puts back what user code may have torn out: before the next code runs, or ahead of that."""
+    # Costs a fork a copy of every page that holds a builtin.
+    for name, value in BUILTINS.items():
+        live_builtins.setdefault(name, value)
+    put_back_modules()
+    state.is_mended = True
 
 
 def begin_interrupts() -> None:

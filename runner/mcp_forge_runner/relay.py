@@ -216,7 +216,7 @@ class Relay:
                 os.close(end)
                 del self.pipes[end]
                 return
-            self.outgoing.put(STDOUT if self.pipes[end] == STDOUT else STDERR, piece)
+            self.outgoing.put(self.pipes[end], piece)
             most -= len(piece)
 
     def reap(self) -> None:
@@ -283,6 +283,9 @@ def become_worker(ends: list) -> None:
     for number, end in enumerate(high):
         os.dup2(end, number, inheritable=number < 3)
     os.closerange(4, 1 << 16)
+    # What the service adds by itself is not for programs.
+    for name in ("container", "HOSTNAME"):
+        os.environ.pop(name, None)
     # When memory runs out, pid 1 is not the one that is killed.
     try:
         with open("/proc/self/oom_score_adj", "w") as file:

@@ -19,7 +19,7 @@ from .inspection import inspect, nothing_known
 from .kept import Kept
 from .late import Late, LateDisplays, SessionStream
 from .session_channel import SessionChannel
-from .session_turn import SessionTurn
+from .session_turn import SessionTurn, prepare_next
 from .shell_plain import PlainShell
 from .toolbox import Toolbox
 from .workspace_files import read_piece, write_piece
@@ -119,8 +119,21 @@ class Session:
         self.note_late()
         self.turn = SessionTurn(self, request)
         execution.run(self.turn)
-        turn, self.turn = self.turn, None
-        self.note(turn.origin.execution_id, turn.codes)
+        execution_id, codes, listed = self.turn.origin.execution_id, self.turn.codes, self.turn.listed
+        self.turn = None
+        self.note(execution_id, codes)
+        if "inspect" in request:
+            self.say_what_is_held(request["inspect"], listed)
+            self.prepare_next()
+
+    def prepare_next(self) -> None:
+        """What the next turn would do before its code: the answer is on its way, so there is time."""
+        try:
+            prepare_next()
+            if not _count() and self.loop.loop is None:
+                originals.mend()  # nobody runs until the next turn who could tear it out again
+        except BaseException:
+            originals.settle()  # the turn will do it
 
     def note_late(self) -> None:
         """What threads and tasks bound between turns counts for the turn before."""
@@ -158,9 +171,12 @@ class Session:
                 continue  # there is none, or the user closed its descriptor
 
     def inspect(self, request: dict) -> None:
+        self.note_late()
+        self.say_what_is_held(request["bounds"])
+
+    def say_what_is_held(self, bounds: dict, listed=None) -> None:
         try:
-            self.note_late()
-            answer = inspect(self, request["bounds"])
+            answer = inspect(self, bounds, listed)
         except BaseException:
             # Another thread changes what is looked at, or the interpreter was torn apart.
             originals.settle()

@@ -52,13 +52,19 @@ class SessionChannel(Channel):
             self.on_end()
             self.abandon_calls(OVER)
             self.end_reader()
-            self.send_between_turns(payload)
+            if self.in_owner():
+                self.write_frame(payload)
 
     def send_between_turns(self, payload: bytes) -> None:
         """Sends a message that does not belong to the turn that runs."""
         if not self.in_owner():
             return
-        with originals.SignalsHeld(), self.sending:
+        with originals.SignalsHeld():
+            self.write_frame(payload)
+
+    def write_frame(self, payload: bytes) -> None:
+        """Sends a message. The caller holds signals off."""
+        with self.sending:
             self.write_all(memoryview(len(payload).to_bytes(4, "big") + payload))
 
     def receive(self):

@@ -4,11 +4,20 @@ from .originals import BUILTINS as __builtins__
 
 from _signal import SIGINT, signal
 from mmap import mmap
+from time import monotonic
 
 from . import originals
 from .attribution import Origin
-from .execution import RESERVE_BYTES, Turn
+from .channel import MAX_FRAME_BYTES, encode
+from .execution import PLAIN, RESERVE_BYTES, Turn
+from .inspection import list_files
 from .reprs import bounded_repr
+
+# More files, or files that take longer to list, are told after `done` only.
+MAX_FILES = 1000
+LIST_SECONDS = 0.002
+# Of the next turn, made while there is time.
+reserves = []
 
 
 class SessionTurn(Turn):
@@ -21,15 +30,16 @@ class SessionTurn(Turn):
         self.filename = f"<execution {session.turns}>"
         self.origin = Origin(request.get("execution_id") or f"turn-{session.turns}")
         self.codes = []
+        # What `done` tells of the files, if it is to.
+        self.bounds, self.listed = request.get("inspect"), None
         self.described = {}
         # What an IPython shell shows by itself: the latest value, its bundle, what a magic caught.
         self.value_shown, self.shown, self.problem_shown = None, None, None
         self.updates = {}
-        self.was_interrupted = False
+        self.was_interrupted = self.is_plain = False
 
     def make_reserve(self):
-        # Of all that were given back before, the allocator would clear every page.
-        return mmap(-1, RESERVE_BYTES)
+        return reserves.pop() if reserves else make_reserve()
 
     def execute(self) -> None:
         """Runs the code and describes its value, all of which an interrupt can end."""
@@ -40,12 +50,17 @@ class SessionTurn(Turn):
             self.session.kept.take()
             self.show_figures()
             self.show_updates()
-        if value is not None:
-            # Its methods may swallow an interrupt; `calm` raises it again.
-            signal(SIGINT, self.interrupt)
-            with originals.Lent():
-                self.describe_result(value, self.described)
-            self.calm()
+        if value is None:
+            return
+        self.is_plain = type(value) in PLAIN
+        if self.is_plain:
+            self.describe_result(value, self.described)
+            return
+        # Its methods may swallow an interrupt; `calm` raises it again.
+        signal(SIGINT, self.interrupt)
+        with originals.Lent():
+            self.describe_result(value, self.described)
+        self.calm()
 
     def describe_value(self, done: dict) -> None:
         done.update(self.described)
@@ -59,6 +74,8 @@ class SessionTurn(Turn):
         raise KeyboardInterrupt
 
     def calm(self) -> None:
+        if self.is_plain:
+            return  # it has no methods of the user's
         originals.settle()
         signal(SIGINT, self.interrupt)
         if self.was_interrupted:
@@ -69,6 +86,27 @@ class SessionTurn(Turn):
         # Its figures were shown, and an interrupt must not be due in the middle of the report.
         self.show_figures = nothing
         return super().report()
+
+    def encode_done(self, done: dict) -> bytes:
+        payload = super().encode_done(done)
+        if self.bounds is None:
+            return payload
+        try:
+            return payload[:-1] + self.list_files(MAX_FRAME_BYTES - len(payload)) + b"}"
+        except BaseException:
+            originals.settle()
+            return payload
+
+    def list_files(self, room: int) -> bytes:
+        """The field that tells of the files, if they are few and quick to list."""
+        files, omitted = list_files(self.session.workspace, MAX_FILES, monotonic() + LIST_SECONDS)
+        if omitted or len(files) > self.bounds["files"]:
+            return b""
+        field = b',"files":' + encode(files)
+        if len(field) > room:
+            return b""
+        self.listed = files, omitted
+        return field
 
     def bundle_of(self, value):
         """As the shell showed it, else as for a stateless turn."""
@@ -84,6 +122,17 @@ class SessionTurn(Turn):
         updates, self.updates = self.updates, {}
         for data, metadata in updates.values():
             self.get_displays().publish(data, metadata)
+
+
+def make_reserve():
+    """Of all bytes that were given back before, the allocator would clear every page."""
+    return mmap(-1, RESERVE_BYTES)
+
+
+def prepare_next() -> None:
+    """What the next turn needs is made between turns."""
+    if not reserves:
+        reserves.append(make_reserve())
 
 
 def nothing() -> None:

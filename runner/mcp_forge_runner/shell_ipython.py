@@ -29,6 +29,7 @@ from .displays import clean_bundle, is_figure, render_figure
 from .event_loop import wants_loop
 from .execution import class_of_module, normalize
 from .inspection import thread_name
+from .plain_cells import CellTransformer
 from .reprs import bounded_repr, class_dict, class_mro, cut_middle
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -112,8 +113,13 @@ class Shell(InteractiveShell):
     display_pub_class = Type(Publisher)
     compiler_class = Type(Compiler)
     exiter = Instance(ExitAutocall)
+    input_transformer_manager = Instance(CellTransformer)
     session = None
     turn = None
+
+    @default("input_transformer_manager")
+    def make_transformer(self):
+        return CellTransformer()
 
     @default("exiter")
     def make_exiter(self):
@@ -182,6 +188,9 @@ class Shell(InteractiveShell):
         self.showtraceback()
 
     def should_run_async(self, raw_cell, **options):
+        cell = options.get("transformed_cell") or ""
+        if "await" not in cell and "async" not in cell and not wants_loop(raw_cell):
+            return False  # without these words it cannot await; else IPython compiles it to see
         return super().should_run_async(raw_cell, **options) or self.autoawait and wants_loop(raw_cell)
 
     async def run_code(self, code_obj, result=None, *, async_=False):

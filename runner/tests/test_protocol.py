@@ -9,7 +9,7 @@ from harness import CAPS, FIXTURES, Runner, RunnerCase, fixture
 from mcp_forge_runner import channel, media
 
 FIELDS = {
-    "execute": {"type", "code", "tools", "caps", "execution_id"},
+    "execute": {"type", "code", "tools", "caps", "execution_id", "inspect"},
     "ready": {"type", "python"},
     "display": {"type", "data", "metadata"},
     "tool_call": {"type", "call_id", "name", "arguments"},
@@ -24,7 +24,7 @@ FIELDS = {
     "branched": {"type", "pid", "error"},
     "late_output": {"type", "execution_id", "stream", "text"},
     "late_display": {"type", "execution_id", "data", "metadata"},
-    "done": {"type", "result", "result_repr", "result_display", "error", "truncated"},
+    "done": {"type", "result", "result_repr", "result_display", "error", "truncated", "files"},
 }
 
 

@@ -56,6 +56,11 @@ class Inspection(test_session_state.Inspection):
 
 
 @need("IPython")
+class AfterATurn(test_session_state.AfterATurn):
+    BOOTSTRAP = PRELOADED
+
+
+@need("IPython")
 class Branches(test_session_state.Branches):
     BOOTSTRAP = PRELOADED
 

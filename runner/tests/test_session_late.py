@@ -218,6 +218,26 @@ class Interrupts(SessionCase):
             self.runner.interrupt()
             self.assertEqual(self.runner.receive()["error"]["type"], "KeyboardInterrupt")
 
+    def test_a_tool_call_that_has_just_begun(self):
+        """The thread that reads answers is there, and nothing was sent: it must end with the turn."""
+        tool = {"name": "t", "doc": "", "parameters": [], "returns": "Any"}
+        code = """
+import os, signal
+from mcp_forge_runner import channel
+start = channel.start_new_thread
+def interrupted(*arguments):
+    start(*arguments)
+    os.kill(os.getpid(), signal.SIGINT)
+channel.start_new_thread = interrupted
+try: t()
+finally: channel.start_new_thread = start
+"""
+        self.runner.start(code, [tool])
+        self.assertEqual(self.runner.receive()["error"]["type"], "KeyboardInterrupt")
+        self.assertEqual(self.value("len(os.listdir('/proc/self/task'))"), 1)
+        self.assertEqual(self.value("6 * 7"), 42)
+        self.assertEqual(self.finish(), ("", ""))
+
     def test_while_nothing_runs_it_means_nothing(self):
         self.execute("import asyncio; await asyncio.sleep(0)")
         for number in range(30):

@@ -79,6 +79,40 @@ def variables(answer):
     return {entry["name"]: entry for entry in answer["variables"]}
 
 
+class AfterATurn(SessionCase):
+    """A turn that is to tell what the session holds, without being asked again."""
+
+    BOUNDS = {"variables": 0, "repr_chars": 120, "files": 3, "budget_ms": 5000}
+
+    def run_and_tell(self, code, **bounds):
+        request = fixture("request_execute_in_session")
+        self.runner.send({**request, "code": code, "inspect": {**self.BOUNDS, **bounds}})
+        done = self.runner.until_done()
+        told = self.runner.receive()
+        self.assertEqual(told["type"], "inspected")
+        return done, told
+
+    def test_the_end_tells_of_files_and_then_of_names(self):
+        done, told = self.run_and_tell("x = open('a', 'w').write('abc')\ny = 2")
+        self.assertEqual([(file["path"], file["size"]) for file in done["files"]], [("a", 3)])
+        self.assertEqual(done["files"], told["files"])
+        self.assertEqual(sorted(told["changes"]["added"]), ["x", "y"])
+        self.assertEqual((told["variables"], told["omitted_variables"]), ([], 2))
+        # What follows is a session's usual way.
+        self.assertEqual(self.value("x + y"), 5)
+        self.assertEqual(len(self.runner.inspect()["variables"]), 2)
+
+    def test_what_is_not_known_at_the_end_is_told_after_it(self):
+        done, told = self.run_and_tell("for name in 'abcd': open(name, 'w').close()")
+        self.assertNotIn("files", done)
+        self.assertEqual((len(told["files"]), told["omitted_files"]), (3, 1))
+
+    def test_nobody_is_told_who_did_not_ask(self):
+        done = self.runner.execute("open('a', 'w').close()")
+        self.assertNotIn("files", done)
+        self.assertEqual(self.runner.ask({"type": "start_session"})["type"], "session_started")
+
+
 class Inspection(SessionCase):
     def test_facts(self):
         self.execute("n = 5\nt = 'abc'\nl = [1, [2]]\nd = {'a': 1}\nf = 1.5\nnothing = None", execution_id="one")

@@ -15,6 +15,7 @@ pub mod limits;
 pub mod mcp;
 pub mod names;
 pub mod policy;
+mod rest;
 pub mod runner;
 pub mod servers;
 pub mod service;

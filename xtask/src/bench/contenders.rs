@@ -3,6 +3,7 @@
 use std::{env, fs::File, path::PathBuf};
 
 use super::{
+    containers::{OfContainers, Service},
     programs::{Driver, McpRows, McpServer, OneShot, Sampler, SocketFloor},
     tools::{self, IMAGE_NAME, Tools, program},
     watchdog::Watchdog,
@@ -48,6 +49,11 @@ impl Contender {
 const ALL_BUT_ONE: &str = "*";
 
 const FLOOR: &[(&str, &str)] = &[(ALL_BUT_ONE, "a floor runs no Python")];
+
+const ONLY_ONE: &[(&str, &str)] = &[(
+    ALL_BUT_ONE,
+    "its image here has no packages; the rest is as `forge`",
+)];
 
 const NO_TOOLS: &[(&str, &str)] = &[
     ("tools", "code in it cannot call tools of the host"),
@@ -157,6 +163,20 @@ pub(crate) fn all() -> Vec<Contender> {
             },
             |tools, start| Ok(podman(tools, start)),
             NO_TOOLS,
+        ),
+        contender(
+            "forge-podman",
+            "**mcp-forge**, `execution.engine: podman`, a fresh container that waits",
+            tools::podman,
+            |tools, start| containers("forge-podman", "podman", tools, start),
+            ONLY_ONE,
+        ),
+        contender(
+            "forge-podman-cold",
+            "mcp-forge, podman, `containers.ready: 0`",
+            tools::podman,
+            |tools, start| containers("forge-podman-cold", "podman-cold", tools, start),
+            ONLY_ONE,
         ),
         contender(
             "jupyter",
@@ -323,6 +343,24 @@ fn turns(
         &start.log,
         &start.watchdog,
     )?))
+}
+
+/// In containers of the storage that `podman run` uses, too.
+fn containers(
+    row: &'static str,
+    path: &str,
+    tools: &Tools,
+    start: &Start,
+) -> anyhow::Result<Box<dyn Sampler>> {
+    let service = Service::start(tools.podman(), &start.log)?;
+    let mut command = program(&tools.turns);
+    command
+        .args(["serve", path])
+        .arg(&tools.binary)
+        .arg(service.socket())
+        .arg(tools.directory.join(format!("data-{row}")));
+    let driver = Driver::start(row, command, &start.log, &start.watchdog)?;
+    Ok(Box::new(OfContainers { driver, service }))
 }
 
 fn forge_mcp(tools: &Tools, start: &Start) -> anyhow::Result<Box<dyn Sampler>> {

@@ -13,6 +13,7 @@ use std::{
 use anyhow::{Context, bail};
 use clap::Args;
 
+mod containers;
 mod contenders;
 mod machine;
 mod measure;

@@ -131,6 +131,24 @@ pub(crate) fn judge(results: &Results) -> Vec<Target> {
             "introspection of a session with 1,000 variables",
         ),
         living_sessions(results),
+        at_least(
+            "`1+1` in a waiting container, against `podman run`",
+            ">= 50 x faster",
+            p50("one", "podman")
+                .zip(p50("one", "forge-podman"))
+                .map(|(run, ours)| run / ours),
+            50.0,
+            "x",
+        ),
+        at_most(
+            "`1+1` in a container that is started for it, against `podman run`",
+            "<= 1.3 x",
+            p50("one", "forge-podman-cold")
+                .zip(p50("one", "podman"))
+                .map(|(ours, run)| ours / run),
+            1.3,
+            "x",
+        ),
     ]
 }
 

@@ -37,7 +37,7 @@ const NPM: &[&str] = &[
 ];
 
 /// What goes into podman's image: Python and what pandas is linked with.
-const IMAGE: &str = "python3.11-minimal,libpython3.11-stdlib,libstdc++6,zlib1g";
+const IMAGE: &str = "python3-minimal,python3.11-minimal,libpython3.11-stdlib,libstdc++6,zlib1g";
 
 /// The image's name.
 pub(crate) const IMAGE_NAME: &str = "localhost/mcp-forge-bench:1";

@@ -13,8 +13,8 @@ use std::{
 use mcp_forge::{
     audit::Audit,
     bridge::Bridge,
-    config::{Config, Sources},
-    engine::native::Native,
+    config::{Config, EngineKind, Sources},
+    engine::{self, Engine, native::Native},
     service::Service,
 };
 use serde_json::{Value, json};
@@ -25,6 +25,9 @@ mod sessions;
 mod stages;
 mod turn;
 mod upstream;
+
+/// The bench's image of containers.
+const IMAGE: &str = "mcp-forge-bench:1";
 
 /// Any failure: the bench shows it and goes on with the next contender.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -60,6 +63,10 @@ enum Path {
     Empty,
     /// Everything runs in sessions.
     Session,
+    /// In containers, one of which waits.
+    Podman,
+    /// In containers, each started for its turn.
+    PodmanCold,
 }
 
 impl Path {
@@ -69,6 +76,8 @@ impl Path {
             "cold" => Ok(Self::Cold),
             "empty" => Ok(Self::Empty),
             "session" => Ok(Self::Session),
+            "podman" => Ok(Self::Podman),
+            "podman-cold" => Ok(Self::PodmanCold),
             _ => Err("this program is started by `cargo xtask bench`".into()),
         }
     }
@@ -79,7 +88,7 @@ struct Setup {
     path: Path,
     /// The program that answers to `jail`.
     binary: PathBuf,
-    /// The interpreter.
+    /// The interpreter; for containers, the service's socket.
     python: String,
     /// The data directory.
     data: PathBuf,
@@ -88,16 +97,32 @@ struct Setup {
 impl Setup {
     /// The defaults, but a whole core for each sandbox: no other contender has a quota.
     fn config(&self, max_concurrent: usize) -> Result<Config, Failure> {
+        let is_native = !matches!(self.path, Path::Podman | Path::PodmanCold);
+        let own: &[(&str, &str)] = if is_native {
+            &[("PYTHON_PATH", &self.python)]
+        } else {
+            &[
+                ("EXECUTION_ENGINE", "podman"),
+                ("PODMAN_SOCKET", &self.python),
+                ("IMAGES_PYTHON_3_11", IMAGE),
+                ("IMAGES_ALLOWED", IMAGE),
+            ]
+        };
+        let own = own.iter().map(|(key, value)| (*key, (*value).to_owned()));
         let mut environment: BTreeMap<String, String> = [
-            ("PYTHON_PATH", self.python.clone()),
             ("EXECUTION_DEFAULT_CPU_QUOTA", "100000".to_owned()),
             ("EXECUTION_MAX_CONCURRENT", max_concurrent.to_string()),
             ("SESSIONS_MAX_CONCURRENT", sessions::MOST.to_string()),
             ("SESSIONS_MAX_PER_PRINCIPAL", sessions::MOST.to_string()),
             ("WARM_ENABLED", (self.path != Path::Cold).to_string()),
         ]
+        .into_iter()
+        .chain(own)
         .map(|(key, value)| (format!("MCP_FORGE_{key}"), value))
-        .into();
+        .collect();
+        if self.path == Path::PodmanCold {
+            environment.insert("MCP_FORGE_CONTAINERS_READY".to_owned(), "0".to_owned());
+        }
         if self.path == Path::Empty {
             environment.insert("MCP_FORGE_WARM_READY".to_owned(), "0".to_owned());
         }
@@ -121,7 +146,10 @@ impl Setup {
         let config = self.config(max_concurrent)?;
         config.create_data_dir()?;
         let audit = Audit::open(&config.audit_dir)?;
-        let engine = Arc::new(Native::with_jail(&config, self.binary.clone()));
+        let engine: Arc<dyn Engine> = match config.engine {
+            EngineKind::Native => Arc::new(Native::with_jail(&config, self.binary.clone())),
+            EngineKind::Podman | EngineKind::Docker => engine::of(&config),
+        };
         let bridge = Bridge::new(config.upstreams.clone(), config.bridge);
         let service = Service::new(config, engine, Arc::clone(&bridge), audit);
         service.start();
@@ -147,9 +175,18 @@ async fn serve(setup: &Setup) -> Result<(), Failure> {
         let request: Value = serde_json::from_str(&line?)?;
         let code = request["code"].as_str().unwrap_or_default();
         let done = match request["op"].as_str() {
-            Some("run") if setup.path == Path::Session => live.measured(&service, &request).await,
+            // As a server does: on a worker, which waits for the kernel's events itself.
+            Some("run") if setup.path == Path::Session => {
+                let (service, mut sessions) = (Arc::clone(&service), live);
+                let measured = tokio::spawn(async move {
+                    let done = sessions.measured(&service, &request).await;
+                    (done, sessions)
+                });
+                let (done, sessions) = measured.await?;
+                live = sessions;
+                done
+            }
             Some("run") => {
-                // As a server does: on a worker, which waits for the kernel's events itself.
                 let (service, code) = (Arc::clone(&service), code.to_owned());
                 let with_tools = request["tools"] == true;
                 tokio::spawn(async move { turn::measured(&service, &code, with_tools).await })

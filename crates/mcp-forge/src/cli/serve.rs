@@ -40,10 +40,10 @@ tokens.yaml in the data directory holds its hash, and may hold those of further 
 pub(super) struct ServeArguments {
     /// Serve over HTTP instead, at this address [default: server.host and server.port, localhost:3000]
     ///
-    /// MCP is at /mcp; /health, /livez and /readyz say how the server fares. Port 0 takes a free one;
+    /// MCP is at /mcp, REST at /api/v1 with its description at /docs; /health, /livez and /readyz say how the server fares. Port 0 takes a free one;
     /// the address is printed. Addresses that other machines can reach need TLS.
-    #[arg(long, value_name = "ADDR", num_args = 0..=1, conflicts_with = "background")]
-    http: Option<Option<String>>,
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = "", conflicts_with = "background")]
+    http: Option<String>,
     /// Serve commands such as `mcp-forge run --session` only, and leave when nobody needs it
     ///
     /// Such a server is started by those commands when none is there. It listens on a socket in the
@@ -71,7 +71,11 @@ pub(super) async fn run(arguments: ServeArguments, mut config: Config) -> Result
         return serve_background(config).await;
     }
     if let Some(address) = arguments.http {
-        return serve_http(config, address.as_deref()).await;
+        return serve_http(
+            config,
+            Some(address.as_str()).filter(|given| !given.is_empty()),
+        )
+        .await;
     }
     let service = service(config)?;
     let listening = listen_for_commands(service.config());

@@ -18,6 +18,7 @@ use http::{
 };
 
 use super::{Caller, Problem, Scope, Tokens};
+use crate::web::needs;
 
 /// What anybody may ask who can connect. It tells nothing of what the server does.
 const PUBLIC: [&str; 3] = ["/health", "/livez", "/readyz"];
@@ -91,20 +92,8 @@ pub(super) fn caller(request: &Request<Body>, scope: Scope) -> Result<Caller, Pr
         .get::<Caller>()
         .cloned()
         .ok_or_else(unknown)?;
-    if caller.may(scope) {
-        return Ok(caller);
-    }
-    let (detail, challenge) = match scope {
-        Scope::Run => (
-            "This needs a token with the scope `run`.",
-            r#"Bearer error="insufficient_scope", scope="run""#,
-        ),
-        Scope::Admin => (
-            "This needs a token with the scope `admin`.",
-            r#"Bearer error="insufficient_scope", scope="admin""#,
-        ),
-    };
-    Err(Problem::new(StatusCode::FORBIDDEN, detail).with_header(WWW_AUTHENTICATE, challenge))
+    needs(&caller, scope)?;
+    Ok(caller)
 }
 
 impl Gate {

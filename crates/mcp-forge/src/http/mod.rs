@@ -8,7 +8,7 @@ use axum::{
     Router,
     body::Body,
     extract::State,
-    middleware,
+    middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{any, get},
 };
@@ -31,6 +31,7 @@ pub use bind::Bound;
 use crate::{
     identity::{Caller, Scope, Tokens, TokensError},
     mcp::{self, Endpoint},
+    rest,
     servers::Listening,
     service::Service,
     web::Problem,
@@ -134,7 +135,7 @@ pub async fn serve(
         tokens,
     ));
     let connections = Connections::new(
-        router(shared.clone(), gate),
+        router(&shared, gate, stop.clone()),
         server.max_connections,
         shared.draining.clone(),
     );
@@ -153,6 +154,8 @@ pub async fn serve(
     }
     stop.cancel();
     connections.end(LAST_BYTES).await;
+    // What was dropped has ended, and written so to the audit log.
+    let _ = tokio::time::timeout(LAST_BYTES, shared.work.wait()).await;
     if let Some(others) = others {
         // It ends with `stop`; that it failed is of no consequence any more.
         let _ = others.await;
@@ -161,16 +164,24 @@ pub async fn serve(
     Ok(())
 }
 
-fn router(shared: Shared, gate: Arc<Gate>) -> Router {
+fn router(shared: &Shared, gate: Arc<Gate>, stop: CancellationToken) -> Router {
+    let background = rest::Background {
+        tasks: shared.work.clone(),
+        stop,
+    };
+    let rest = rest::router(Arc::clone(&shared.service), background).layer(
+        middleware::from_fn_with_state(shared.work.clone(), count_as_work),
+    );
     Router::new()
         .route("/mcp", any(answer_mcp))
         .route("/health", get(health::health))
         .route("/livez", get(health::live))
         .route("/readyz", get(health::ready))
+        .with_state(shared.clone())
+        .merge(rest)
         .fallback(no_such_address)
         .method_not_allowed_fallback(no_such_method)
         .layer(middleware::from_fn_with_state(gate, gate::pass))
-        .with_state(shared)
 }
 
 async fn answer_mcp(State(shared): State<Shared>, request: Request<Body>) -> Response {
@@ -185,6 +196,15 @@ async fn answer_mcp(State(shared): State<Shared>, request: Request<Body>) -> Res
     } else {
         answered.response
     }
+}
+
+async fn count_as_work(
+    State(work): State<TaskTracker>,
+    request: Request<Body>,
+    next: Next,
+) -> Response {
+    let working = work.token();
+    until_its_end(next.run(request).await, working)
 }
 
 /// The response, which counts as work until its body is sent or nobody wants it any more.

@@ -5,7 +5,7 @@
 
 use std::{
     collections::BTreeSet,
-    fmt,
+    fmt::{self, Write as _},
     fs::{self, File},
     io::{self, Read, Write},
     os::unix::fs::{MetadataExt, OpenOptionsExt},
@@ -122,6 +122,12 @@ fn run_only() -> BTreeSet<Scope> {
     BTreeSet::from([Scope::Run])
 }
 
+/// The tokens of a file, by their hashes.
+type Listed = Arc<[(Hash, Caller)]>;
+
+/// A SHA-256.
+type Hash = [u8; 32];
+
 /// The tokens of one server.
 #[derive(Debug)]
 pub struct Tokens {
@@ -132,7 +138,7 @@ pub struct Tokens {
 #[derive(Debug)]
 struct Known {
     stamp: Stamp,
-    tokens: Arc<[([u8; 32], Caller)]>,
+    tokens: Listed,
 }
 
 /// Differs whenever the file was written or replaced.
@@ -185,7 +191,7 @@ impl Tokens {
         Ok(found.cloned())
     }
 
-    fn current(&self) -> Result<Arc<[([u8; 32], Caller)]>, TokensError> {
+    fn current(&self) -> Result<Listed, TokensError> {
         let stamp = stamp(&self.file)?;
         {
             let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
@@ -255,7 +261,7 @@ fn read(file: &Path) -> Result<Known, TokensError> {
     })
 }
 
-fn parse(text: &str) -> Result<Arc<[([u8; 32], Caller)]>, String> {
+fn parse(text: &str) -> Result<Listed, String> {
     let options = serde_saphyr::options! { with_snippet: false };
     let written: Written = serde_saphyr::from_str_with_options(text, options)
         // The parser's own words may quote the file.
@@ -266,7 +272,7 @@ fn parse(text: &str) -> Result<Arc<[([u8; 32], Caller)]>, String> {
     if written.tokens.len() > MAX_TOKENS {
         return Err(format!("there are more than {MAX_TOKENS} tokens"));
     }
-    let mut tokens: Vec<([u8; 32], Caller)> = Vec::new();
+    let mut tokens: Vec<(Hash, Caller)> = Vec::new();
     for (index, token) in written.tokens.into_iter().enumerate() {
         let hash = parse_hash(&token.sha256).ok_or_else(|| {
             format!(
@@ -302,7 +308,7 @@ fn is_name(text: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b'@'))
 }
 
-fn parse_hash(text: &str) -> Option<[u8; 32]> {
+fn parse_hash(text: &str) -> Option<Hash> {
     let digits = text.as_bytes();
     if digits.len() != 64 || !digits.iter().all(u8::is_ascii_hexdigit) {
         return None;
@@ -318,8 +324,11 @@ fn parse_hash(text: &str) -> Option<[u8; 32]> {
 fn make(file: &Path) -> Result<Option<NewToken>, TokensError> {
     let mut random = [0_u8; 32];
     getrandom(&mut random, GetRandomFlags::empty())?;
-    let digits: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
-    let token = format!("{PREFIX}{digits}");
+    let mut token = PREFIX.to_owned();
+    for byte in random {
+        // Writing to a String cannot fail.
+        let _ = write!(token, "{byte:02x}");
+    }
     let text = format!(
         "# Tokens of HTTP clients. Only hashes are kept: printf %s TOKEN | sha256sum\n\
          # A token that is taken out is refused from then on; without this file a new one is made.\n\

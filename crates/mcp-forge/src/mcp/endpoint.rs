@@ -26,7 +26,7 @@ use crate::{
     identity::Caller,
     names::Principal,
     service::Service,
-    web::{JsonError, check_json, read_body},
+    web::{JsonError, check_json, is_json, read_body},
 };
 
 /// Sessions of MCP's older versions that one principal may have.
@@ -171,14 +171,6 @@ fn check(body: &[u8]) -> Result<(), Box<ServerJsonRpcMessage>> {
         ));
     }
     Ok(())
-}
-
-fn is_json(headers: &http::HeaderMap) -> bool {
-    let kind = headers
-        .get(CONTENT_TYPE)
-        .and_then(|kind| kind.to_str().ok());
-    let essence = kind.and_then(|kind| kind.split(';').next());
-    essence.is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/json"))
 }
 
 fn is_subscription(body: &[u8]) -> bool {

@@ -195,7 +195,7 @@ mod tests {
 
     #[tokio::test]
     async fn there_are_never_more_than_may_be_and_the_least_used_ones_go() {
-        let handshakes = Handshakes::new(3, Duration::from_secs(60));
+        let handshakes = Handshakes::new(3, Duration::from_mins(1));
         let (first, second, third) = (
             new(&handshakes).await,
             new(&handshakes).await,

@@ -114,6 +114,10 @@ pub const FILES: &[(&str, &str)] = &[
         include_str!("../../../../runner/mcp_forge_runner/originals.py"),
     ),
     (
+        "mcp_forge_runner/plain_cells.py",
+        include_str!("../../../../runner/mcp_forge_runner/plain_cells.py"),
+    ),
+    (
         "mcp_forge_runner/portraits.py",
         include_str!("../../../../runner/mcp_forge_runner/portraits.py"),
     ),

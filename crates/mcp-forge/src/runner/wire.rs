@@ -28,6 +28,9 @@ pub enum Request {
         /// In a session: names the turn in what is said later of its variables and output.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         execution_id: Option<String>,
+        /// In a session: what it holds is to be told after [`Event::Done`], as if it were asked then.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        inspect: Option<InspectBounds>,
     },
     /// Answers [`Event::ToolCall`].
     ToolResult {
@@ -271,7 +274,7 @@ pub enum Event {
         /// As [`Event::Display`].
         metadata: Map<String, Value>,
     },
-    /// Answers [`Request::Inspect`].
+    /// Answers [`Request::Inspect`], and follows [`Event::Done`] where that was wanted.
     Inspected(Inspected),
     /// Answers [`Request::WriteFile`].
     FileWritten {
@@ -405,6 +408,9 @@ pub struct Done {
     /// What was cut: field name to the number of bytes left out.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub truncated: Map<String, Value>,
+    /// Where [`Event::Inspected`] is to follow: the files that it will tell, if they were quick to list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<Vec<FileState>>,
 }
 
 /// An exception of the user's code.

@@ -6,13 +6,14 @@
 use std::{sync::Arc, time::Duration};
 
 use rustix::rand::{GetRandomFlags, getrandom};
-use serde_json::{Map, Value, json};
-use sha2::{Digest, Sha256};
+use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+mod fields;
 mod imports;
 mod ready;
+mod records;
 mod request;
 mod resources;
 mod response;
@@ -31,11 +32,10 @@ use crate::{
     engine::{Engine, Guard, Isolation, LaunchError, Purpose, SandboxSpec},
     limits::LimitsView,
     names::{Principal, SessionName},
-    policy::Violation,
-    runner::wire::{ToolFailure, ToolFailureKind, ToolValue},
     session::{SessionError, Sessions},
-    turn::{self, Observer, Report, Tools, Turn, json_size},
+    turn::{self, Observer, Report, Turn},
 };
+use records::AuditedTools;
 use request::Checked;
 use slots::{Slot, Slots};
 
@@ -222,6 +222,20 @@ impl Service {
             .await
     }
 
+    /// A name for an execution that is yet to come: 128 random bits.
+    ///
+    /// # Errors
+    ///
+    /// [`ServiceError::Random`].
+    pub fn new_execution_id() -> Result<String, ServiceError> {
+        execution_id()
+    }
+
+    /// Whether a request would not be refused at once. Nothing is recorded.
+    pub fn accepts(&self, request: &ExecuteRequest) -> bool {
+        request::check(request.clone(), &self.config).is_ok()
+    }
+
     /// As [`Self::execute_for`]; cancelling the token interrupts a session's turn, as dropping the
     /// future does, and the answer says how it ended. Other turns are ended by dropping only.
     ///
@@ -232,6 +246,21 @@ impl Service {
         &self,
         principal: &Principal,
         request: ExecuteRequest,
+        interruptible: (&mut dyn Observer, CancellationToken),
+    ) -> Result<ExecuteResponse, ServiceError> {
+        self.execute_named((principal, execution_id()?), request, interruptible)
+            .await
+    }
+
+    /// As [`Self::execute_interruptible`], under a name of [`Self::new_execution_id`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::execute`].
+    pub async fn execute_named(
+        &self,
+        (principal, id): (&Principal, String),
+        request: ExecuteRequest,
         (observer, interrupt): (&mut dyn Observer, CancellationToken),
     ) -> Result<ExecuteResponse, ServiceError> {
         let checked = match request::check(request, &self.config) {
@@ -241,16 +270,14 @@ impl Service {
                     ServiceError::Forbidden { .. } => "security.violation",
                     _ => "execution.refused",
                 };
-                let mut told = fields(refusal_fields(&refusal));
-                told.insert("principal".to_owned(), principal.as_str().into());
-                self.audit.record(event, told)?;
+                self.audit
+                    .record(event, records::refused(principal, &refusal))?;
                 return Err(refusal);
             }
         };
-        let id = execution_id()?;
         let pending = self
             .audit
-            .begin("execution", start_fields(&id, principal, &checked))?;
+            .begin("execution", records::started(&id, principal, &checked))?;
         let ended = match &checked.session {
             None => self.run(&id, &checked, observer).await,
             Some(session) => {
@@ -264,7 +291,7 @@ impl Service {
             }
         };
         let written = pending.finish(match &ended {
-            Ok(response) => end_fields(response),
+            Ok(response) => records::ended(response),
             Err(error) => {
                 fields(json!({"success": false, "outcome": "failed", "error": error.to_string()}))
             }
@@ -320,7 +347,7 @@ impl Service {
             Err(error) => {
                 if let LaunchError::Forbidden(violation) = &error {
                     self.audit
-                        .record("security.violation", violation_fields(id, violation))?;
+                        .record("security.violation", records::violated(id, violation))?;
                 }
                 pending.finish(fields(
                     json!({"success": false, "error": error.to_string()}),
@@ -350,15 +377,6 @@ impl Service {
     }
 }
 
-/// Which rule of the allow-list was hit, and by which execution.
-fn violation_fields(execution_id: &str, violation: &Violation) -> Map<String, Value> {
-    fields(json!({
-        "execution_id": execution_id,
-        "rule": violation.rule,
-        "reason": violation.message,
-    }))
-}
-
 /// What is left of a turn when its answer is on its way: the sandbox's end, its record, its slot.
 async fn end(guard: Option<Box<dyn Guard>>, pending: Pending, slot: Slot) {
     if let Some(guard) = guard {
@@ -370,51 +388,6 @@ async fn end(guard: Option<Box<dyn Guard>>, pending: Pending, slot: Slot) {
     drop(slot);
 }
 
-/// Tools whose every call is in the audit log before it is made: by name and size, never by content.
-struct AuditedTools {
-    tools: Arc<dyn Tools>,
-    audit: Audit,
-    execution_id: String,
-}
-
-#[async_trait::async_trait]
-impl Tools for AuditedTools {
-    async fn call(
-        &self,
-        name: &str,
-        arguments: Map<String, Value>,
-    ) -> Result<ToolValue, ToolFailure> {
-        let started = fields(json!({
-            "execution_id": self.execution_id,
-            "tool": name,
-            "request_bytes": json_size(&arguments),
-        }));
-        let pending = self
-            .audit
-            .begin("tool.call", started)
-            .map_err(|error| ToolFailure {
-                kind: ToolFailureKind::NotGranted,
-                message: format!(
-                    "the call was refused because it could not be written to the audit log: {error}"
-                ),
-            })?;
-        let answer = self.tools.call(name, arguments).await;
-        let (status, response_bytes) = match &answer {
-            Ok(value) => (json!("ok"), json_size(value)),
-            Err(failure) => (json!(failure.kind), json_size(failure)),
-        };
-        let ended = fields(json!({
-            "tool": name,
-            "status": status,
-            "response_bytes": response_bytes,
-        }));
-        if let Err(error) = pending.finish(ended) {
-            tracing::error!(%error, tool = name, "a tool call's end is missing from the audit log");
-        }
-        answer
-    }
-}
-
 /// A fresh name: 128 random bits, so that nobody can guess another's.
 fn execution_id() -> Result<String, ServiceError> {
     let mut bytes = [0_u8; 16];
@@ -422,120 +395,9 @@ fn execution_id() -> Result<String, ServiceError> {
     Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
 }
 
-/// The code itself stays out of the log: its hash names it without revealing it.
-fn start_fields(id: &str, principal: &Principal, checked: &Checked) -> Map<String, Value> {
-    let mut started = fields(json!({
-        "execution_id": id,
-        "principal": principal,
-        "code_sha256": format!("{:x}", Sha256::digest(&checked.code)),
-        "code_bytes": checked.code.len(),
-        "tools": checked.tools,
-        "resources": LimitsView::from(&checked.limits),
-    }));
-    if let Some(session) = &checked.session {
-        started.insert("session_id".to_owned(), session.id.as_str().into());
-    }
-    started
-}
-
-fn end_fields(response: &ExecuteResponse) -> Map<String, Value> {
-    fields(json!({
-        "success": response.success,
-        "outcome": response.outcome,
-        "usage": response.usage,
-        "tool_calls": response.tool_calls.len(),
-        "stdout_bytes": response.stdout.len(),
-        "stderr_bytes": response.stderr.len(),
-    }))
-}
-
-fn refusal_fields(refusal: &ServiceError) -> Value {
-    match refusal {
-        ServiceError::Rejected { field, .. } => json!({"field": field, "success": false}),
-        ServiceError::Forbidden { field, message } => {
-            json!({"field": field, "reason": message, "success": false})
-        }
-        ServiceError::NotAvailableYet { field, .. } => json!({"field": field, "success": false}),
-        _ => json!({"success": false}),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Knows one tool.
-    struct One;
-
-    #[async_trait::async_trait]
-    impl Tools for One {
-        async fn call(&self, name: &str, _: Map<String, Value>) -> Result<ToolValue, ToolFailure> {
-            match name {
-                "good" => Ok(ToolValue::Json {
-                    value: json!("secret answer"),
-                }),
-                "slow" => std::future::pending().await,
-                _ => Err(ToolFailure {
-                    kind: ToolFailureKind::Tool,
-                    message: "secret failure".to_owned(),
-                }),
-            }
-        }
-    }
-
-    #[tokio::test]
-    async fn each_tool_call_has_two_records_with_sizes_and_no_content() {
-        let directory = tempfile::tempdir().unwrap();
-        let audit = Audit::open(&directory.path().join("audit")).unwrap();
-        let tools = AuditedTools {
-            tools: Arc::new(One),
-            audit: audit.clone(),
-            execution_id: "e1".to_owned(),
-        };
-        let arguments = || fields(json!({"q": "secret question"}));
-        tools.call("good", arguments()).await.unwrap();
-        tools.call("bad", arguments()).await.unwrap_err();
-        let slow = tokio::time::timeout(
-            std::time::Duration::from_millis(1),
-            tools.call("slow", arguments()),
-        );
-        slow.await.unwrap_err();
-
-        let mut records = audit.newest(10).unwrap();
-        records.reverse();
-        let told: Vec<String> = records
-            .iter()
-            .filter(|record| record["event"] == "tool.call")
-            .map(|record| {
-                let ended = record
-                    .get("status")
-                    .or(record.get("outcome"))
-                    .unwrap_or(&Value::Null);
-                format!(
-                    "{} {} {} {ended}",
-                    record["execution_id"], record["tool"], record["phase"]
-                )
-            })
-            .collect();
-        assert_eq!(
-            told,
-            [
-                r#""e1" "good" "started" null"#,
-                r#""e1" "good" "finished" "ok""#,
-                r#""e1" "bad" "started" null"#,
-                r#""e1" "bad" "finished" "tool""#,
-                r#""e1" "slow" "started" null"#,
-                r#""e1" null "finished" "cancelled""#,
-            ]
-        );
-        assert_eq!(
-            records
-                .iter()
-                .find_map(|record| record.get("request_bytes")),
-            Some(&json!(23))
-        );
-        assert!(!json!(records).to_string().contains("secret"));
-    }
 
     #[test]
     fn names_of_executions_are_128_random_bits_in_hex() {

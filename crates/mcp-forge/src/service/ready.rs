@@ -18,6 +18,7 @@ const DOUBTED: Duration = Duration::from_secs(5);
 
 /// What is well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a check of its own")]
 pub struct Readiness {
     /// Sandboxes can be started under the profile.
     pub engine: bool,

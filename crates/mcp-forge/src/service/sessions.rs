@@ -9,8 +9,10 @@ use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    AuditedTools, ExecuteResponse, Service, ServiceError,
-    request::{Checked, CheckedSession, Fields, mint_session_id, parse_session_id, rejected},
+    ExecuteResponse, Service, ServiceError,
+    fields::{Fields, rejected},
+    records::AuditedTools,
+    request::{Checked, CheckedSession, mint_session_id, parse_session_id},
     response,
 };
 use crate::{

@@ -17,8 +17,11 @@ use crate::{
     turn::{BetweenTurns, Observer, Outcome, Report, ResidentError, Stream},
 };
 
-/// An answer whose files are not known yet.
+/// An answer that is not sent yet.
 pub(super) struct Unsent {
+    pub(super) execution_id: String,
+    /// What the turn's end told of its files, if it did.
+    pub(super) told_files: Option<Vec<FileState>>,
     pub(super) report: Report,
     pub(super) between: Option<BetweenTurns>,
     pub(super) limits: Limits,

@@ -158,7 +158,7 @@ pub(super) fn bounded(mut told: Inspected, bounds: &InspectBounds) -> Inspected 
 }
 
 /// The files whose paths can be used on the host, each once.
-fn files(told: Vec<FileState>, most: usize) -> Vec<FileState> {
+pub(super) fn files(told: Vec<FileState>, most: usize) -> Vec<FileState> {
     let mut seen = std::collections::BTreeSet::new();
     told.into_iter()
         .filter(|file| super::tree::is_path(&file.path) && seen.insert(file.path.clone()))

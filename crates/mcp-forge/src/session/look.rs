@@ -1,7 +1,7 @@
 //! Looking at what a session holds: its files and names after each turn, the rest when there is time.
 //!
-//! An answer waits for the first look, which costs little whatever the session holds: it tells which
-//! files the turn made. To describe a thousand variables takes longer than most turns; that is done
+//! The first look comes with the turn: its `done` tells of files, and right after it the interpreter
+//! tells of names. An answer waits for the files, which costs little whatever the session holds. To describe a thousand variables takes longer than most turns; that is done
 //! when somebody asks, or when no call came for a moment.
 
 use std::time::Duration;
@@ -44,53 +44,65 @@ pub(super) struct Look {
 }
 
 impl Task {
-    /// Looks at the files and names that a turn left, and answers it: with its files, if that does
-    /// not take long. Says why the interpreter was lost, if it was.
+    /// How much is told of a turn by itself.
+    pub(super) fn bounds_after_turn(&self) -> InspectBounds {
+        InspectBounds {
+            variables: 0,
+            ..known::bounds(self.inner.settings.sessions.max_files)
+        }
+    }
+
+    /// Answers a turn, with its files if the interpreter is quick to tell them; then has `due` written,
+    /// and hears what the turn left. Says why the interpreter was lost, if it was.
     pub(super) async fn look(
         &self,
         live: &mut Live,
         notes: &Notes,
-        execution_id: &str,
-        answer: Unsent,
+        mut answer: Unsent,
+        due: impl IntoIterator<Item = Note>,
     ) -> Option<String> {
-        let all = known::bounds(self.inner.settings.sessions.max_files);
-        let bounds = InspectBounds {
-            variables: 0,
-            ..all
-        };
+        let bounds = self.bounds_after_turn();
         let (view, isolation) = (self.view(live, self.stopping()), live.isolation.clone());
         live.tell_once();
-        let mut answer = Some(answer);
-        let resident = live.resident.as_mut()?;
-        let told = {
-            let asked = inspect(resident, &bounds);
-            tokio::pin!(asked);
-            if let Ok(told) = tokio::time::timeout(ANSWER_PATIENCE, &mut asked).await {
-                told
-            } else {
-                if let Some(answer) = answer.take() {
-                    answer.send(isolation.clone(), Vec::new(), view.clone());
-                }
-                asked.await
-            }
-        };
         let known = self.facts.know();
-        if let Some(answer) = answer.take() {
+        let execution_id = answer.execution_id.clone();
+        let told = {
+            let hear = async {
+                let answer = live.resident.as_mut()?.answer(INSPECT_LIMIT).await;
+                Some(answer.and_then(|answer| inspected(answer, &bounds)))
+            };
+            tokio::pin!(hear);
+            let files = answer.told_files.take();
+            let mut files = files.map(|files| known::files(files, bounds.files));
+            let mut heard = None;
+            if files.is_none() {
+                heard = tokio::time::timeout(ANSWER_PATIENCE, &mut hear).await.ok();
+                if let Some(Some(Ok(told))) = &heard {
+                    files = Some(told.files.clone());
+                }
+            }
+            let files = changed(&known.inspected.files, files.as_deref().unwrap_or_default());
             let id = self.name.id.as_str();
-            let files = told.as_ref().map_or_else(
-                |_| Vec::new(),
-                |told| changed(&known.inspected.files, &told.files),
-            );
             let files = files.iter().map(|file| file_view(id, file)).collect();
             answer.send(isolation, files, view);
-        }
+            // Who waits for it goes on here and now, and on no other processor.
+            tokio::task::yield_now().await;
+            for note in due {
+                notes.put(note).await;
+            }
+            match heard {
+                Some(heard) => heard,
+                None => hear.await,
+            }
+        }?;
         live.look.is_due = true;
         let lost = match told {
             Ok(told) => {
                 live.keep.plan(&told.files, told.omitted_files == 0).await;
                 self.facts.set_not_kept(live.keep.refused().clone());
                 live.look.is_unwritten = true;
-                self.facts.learn(known.after(told, execution_id, now_ms()));
+                let known = known.after(told, &execution_id, now_ms());
+                self.facts.learn(known);
                 None
             }
             // A thread holds the interpreter: what is known stays what was known.
@@ -145,7 +157,12 @@ async fn inspect(
     bounds: &InspectBounds,
 ) -> Result<Inspected, ResidentError> {
     let request = Request::Inspect { bounds: *bounds };
-    match resident.ask(&request, INSPECT_LIMIT).await? {
+    let answer = resident.ask(&request, INSPECT_LIMIT).await?;
+    inspected(answer, bounds)
+}
+
+fn inspected(answer: Event, bounds: &InspectBounds) -> Result<Inspected, ResidentError> {
+    match answer {
         Event::Inspected(told) => Ok(known::bounded(told, bounds)),
         _ => Err(crate::runner::ProtocolError::Unexpected.into()),
     }

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 mod answer;
 mod error;
 mod facts;
+mod files;
 mod keep;
 mod known;
 mod look;

@@ -1,10 +1,10 @@
 //! How a session gets its interpreter: claimed in the store, started, and given its files back.
 
-use std::time::Duration;
+use std::{pin::Pin, time::Duration};
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde_json::json;
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::Sleep};
 
 use super::{
     SessionError,
@@ -40,6 +40,8 @@ pub(super) struct Live {
     pub(super) shell: String,
     pub(super) keep: Keep,
     pub(super) look: Look,
+    /// Ends when a turn has run for so long that its beginning is worth a note.
+    pub(super) begin_timer: Pin<Box<Sleep>>,
     /// Volumes that are in the sandbox already.
     pub(super) copied: Vec<Volume>,
     /// Told with the first answer.
@@ -47,6 +49,11 @@ pub(super) struct Live {
     pub(super) warnings: Vec<String>,
     /// The sandbox's end, still to be written.
     pub(super) pending: Pending,
+}
+
+/// A timer that every turn sets anew.
+fn begin_timer() -> Pin<Box<Sleep>> {
+    Box::pin(tokio::time::sleep(Duration::ZERO))
 }
 
 /// Where a session's interpreter comes from.
@@ -178,6 +185,7 @@ impl Task {
             shell,
             keep,
             look: Look::default(),
+            begin_timer: begin_timer(),
             copied: Vec::new(),
             is_fresh: true,
             warnings,
@@ -221,6 +229,7 @@ impl Task {
             isolation,
             shell,
             keep,
+            begin_timer: begin_timer(),
             look: Look {
                 is_due: true,
                 is_unwritten: true,

@@ -6,15 +6,18 @@
 use std::{sync::Arc, time::Duration};
 
 use serde_json::json;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Answer, Change, SessionError, SessionTurn,
     answer::{Forward, Unsent, answer_all, broken, loss_of, lost_answer, same_sandbox},
     facts::Facts,
-    keep::{self, CopyError as FilesError},
-    known::{self, Known},
+    keep::CopyError as FilesError,
+    known::Known,
     notes::{Note, Notes},
     open::{Live, Opened, Origin},
     registry::Inner,
@@ -24,11 +27,16 @@ use crate::{
     audit::fields,
     limits::Limits,
     names::SessionName,
+    store::now_ms,
     turn::{CopyError, Stream, Turn},
 };
 
 /// Time without a call after which all that a session holds is looked at.
 const LOOK_PAUSE: Duration = Duration::from_millis(30);
+
+/// A turn that runs for longer is in the history while it runs; of a shorter one all is written after
+/// its answer.
+const BEGIN_AFTER: Duration = Duration::from_millis(20);
 
 /// Time for a last look at what it holds.
 const LAST_LOOK: Duration = Duration::from_secs(1);
@@ -154,6 +162,7 @@ impl Task {
                 Message::Flush(reply) => self.flush(live, reply).await,
                 Message::Look(reply) => {
                     let lost = self.look_closely(live, notes).await;
+                    notes.written().await;
                     let _ = reply.send(());
                     lost
                 }
@@ -224,25 +233,30 @@ impl Task {
             return lost;
         }
         self.write_known(live, notes).await;
+        self.bring_out(live).await;
         let resident = live.resident.as_mut()?;
         self.facts.begin();
         self.inner.tell(&self.name, Change::Running);
         let between = resident.take_between();
-        notes
-            .put(Note::Begin {
-                execution_id: turn.execution_id.clone(),
-                code: turn.code.clone(),
-                generation: live.generation,
-            })
-            .await;
+        let mut begin = Some(Note::Begin {
+            execution_id: turn.execution_id.clone(),
+            code: turn.code.clone(),
+            generation: live.generation,
+            started_ms: now_ms(),
+        });
         let before = resident.usage();
         let mut observer = Forward(output);
+        // The same one for all turns: to put off a timer that still runs wakes no thread.
+        live.begin_timer
+            .as_mut()
+            .reset(Instant::now() + BEGIN_AFTER);
+        let begin_timer = live.begin_timer.as_mut();
         let mut stop = self.stop.clone();
         let limits = Limits {
             timeout: turn.limits.timeout,
             ..live.limits.clone()
         };
-        let ran = resident
+        let mut ran = resident
             .turn(
                 Turn {
                     code: &turn.code,
@@ -254,14 +268,19 @@ impl Task {
                     caps: self.inner.settings.caps,
                     max_calls: self.inner.settings.max_calls,
                 },
+                Some(self.bounds_after_turn()),
                 async {
-                    tokio::select! {
-                        () = cancelled.cancelled() => {}
-                        _ = stop.wait_for(Option::is_some) => {}
-                    }
+                    let end = async {
+                        tokio::select! {
+                            () = cancelled.cancelled() => {}
+                            _ = stop.wait_for(Option::is_some) => {}
+                        }
+                    };
+                    tokio::join!(end, notes.put_later(begin_timer, &mut begin));
                 },
             )
             .await;
+        let told_files = ran.take_files();
         let (report, lost) = if ran.is_done() {
             (resident.report(ran, before), None)
         } else {
@@ -275,47 +294,29 @@ impl Task {
         };
         drop(observer);
         self.facts.end();
+        let finish = Note::Finish {
+            execution_id: turn.execution_id.clone(),
+            outcome: report.outcome.name(),
+            ended_ms: now_ms(),
+        };
+        let due = begin.into_iter().chain([finish]);
         let answer = Unsent {
+            execution_id: turn.execution_id,
+            told_files,
             report,
             between,
             limits,
             reply,
         };
-        notes
-            .put(Note::Finish {
-                execution_id: turn.execution_id.clone(),
-                outcome: answer.report.outcome.name(),
-            })
-            .await;
         if let Some(reason) = lost {
             let view = self.view(live, Some(reason.clone()));
             answer.send(live.isolation.clone(), Vec::new(), view);
+            for note in due {
+                notes.put(note).await;
+            }
             return Some(reason);
         }
-        self.look(live, notes, &turn.execution_id, answer).await
-    }
-
-    async fn copy_volumes(&self, live: &mut Live, turn: &SessionTurn) -> Result<(), FilesError> {
-        let settings = &self.inner.settings;
-        let new: Vec<_> = turn
-            .volumes
-            .iter()
-            .filter(|volume| !live.copied.contains(volume))
-            .cloned()
-            .collect();
-        let Some(resident) = live.resident.as_mut().filter(|_| !new.is_empty()) else {
-            return Ok(());
-        };
-        let most = (settings.volumes.session_quota, settings.sessions.max_files);
-        keep::copy_volumes(resident, &settings.volumes.base_path, &new, most).await?;
-        live.copied.extend(new);
-        // They are there before the turn: it has not changed them.
-        let bounds = known::bounds(settings.sessions.max_files);
-        let files = super::open::list_files(resident, &bounds).await?;
-        let mut known = Known::clone(&self.facts.know());
-        known.inspected.files = files;
-        self.facts.learn(known);
-        Ok(())
+        self.look(live, notes, answer, due).await
     }
 
     async fn fork(
@@ -351,19 +352,6 @@ impl Task {
         };
         let _ = reply.send(result);
         lost
-    }
-
-    async fn flush(&self, live: &mut Live, reply: oneshot::Sender<()>) -> Option<String> {
-        let Live { keep, resident, .. } = live;
-        let resident = resident.as_mut()?;
-        while keep.is_behind() {
-            if let Err(error) = keep.step(resident).await {
-                return Some(broken(&error));
-            }
-        }
-        self.facts.set_not_kept(keep.refused().clone());
-        let _ = reply.send(());
-        None
     }
 
     /// Ends the interpreter, writes down why, and answers whoever waits.

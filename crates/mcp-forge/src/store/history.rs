@@ -1,6 +1,6 @@
 //! What ran in a session: names, hashes, outcomes and times; the code only if the operator wants it.
 
-use super::{Store, StoreError, column, now_ms};
+use super::{Store, StoreError, column};
 use crate::names::SessionName;
 
 /// An execution that is about to begin.
@@ -16,6 +16,8 @@ pub struct ExecutionStart<'a> {
     pub code: Option<&'a str>,
     /// Executions of the session that are remembered, this one included.
     pub keep: u32,
+    /// When it began, in milliseconds since 1970.
+    pub started_ms: i64,
 }
 
 /// An execution of a session.
@@ -49,7 +51,6 @@ impl Store {
         start: ExecutionStart<'_>,
     ) -> Result<(), StoreError> {
         let opened = self.opened().await?;
-        let now = now_ms();
         let mut change = opened.pool.begin_with("BEGIN IMMEDIATE").await?;
         sqlx::query(
             "INSERT INTO execution (principal, session_id, execution_id, generation, code_sha256, code, started_at)
@@ -61,11 +62,11 @@ impl Store {
         .bind(i64::try_from(start.generation).unwrap_or(i64::MAX))
         .bind(start.code_sha256)
         .bind(start.code)
-        .bind(now)
+        .bind(start.started_ms)
         .execute(&mut *change)
         .await?;
         sqlx::query("UPDATE session SET used_at = ? WHERE principal = ? AND id = ?")
-            .bind(now)
+            .bind(start.started_ms)
             .bind(name.principal.as_str())
             .bind(name.id.as_str())
             .execute(&mut *change)
@@ -85,7 +86,7 @@ impl Store {
         Ok(())
     }
 
-    /// Writes how an execution ended, and that the session was used until now.
+    /// Writes how an execution ended and when, and that the session was used until then.
     ///
     /// # Errors
     ///
@@ -95,18 +96,18 @@ impl Store {
         name: &SessionName,
         execution_id: &str,
         outcome: &str,
+        ended_ms: i64,
     ) -> Result<(), StoreError> {
         let opened = self.opened().await?;
-        let now = now_ms();
         let mut change = opened.pool.begin_with("BEGIN IMMEDIATE").await?;
         sqlx::query("UPDATE execution SET outcome = ?, ended_at = ? WHERE execution_id = ?")
             .bind(outcome)
-            .bind(now)
+            .bind(ended_ms)
             .bind(execution_id)
             .execute(&mut *change)
             .await?;
         sqlx::query("UPDATE session SET used_at = ? WHERE principal = ? AND id = ?")
-            .bind(now)
+            .bind(ended_ms)
             .bind(name.principal.as_str())
             .bind(name.id.as_str())
             .execute(&mut *change)

@@ -21,6 +21,7 @@ fn start(execution_id: &str) -> ExecutionStart<'_> {
         code_sha256: "00",
         code: None,
         keep: 3,
+        started_ms: 1,
     }
 }
 
@@ -143,7 +144,7 @@ async fn the_history_is_bounded_and_in_order() {
     store.begin(&name("b"), start("other")).await.unwrap();
     for id in ["e1", "e2", "e3", "e4", "e5"] {
         store.begin(&name("a"), start(id)).await.unwrap();
-        store.finish(&name("a"), id, "completed").await.unwrap();
+        store.finish(&name("a"), id, "completed", 2).await.unwrap();
     }
     let history = store.history(&name("a"), 10).await.unwrap();
     let ids: Vec<&str> = history

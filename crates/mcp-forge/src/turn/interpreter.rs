@@ -11,7 +11,10 @@ use super::{
 };
 use crate::{
     engine::{Ending, ExitCause, Guard, Sandbox},
-    runner::{self, Events, Requests, wire::Request},
+    runner::{
+        self, Events, Requests,
+        wire::{FileState, Request},
+    },
 };
 
 /// A connected sandbox. Dropping it kills.
@@ -42,6 +45,14 @@ impl Ran {
     /// Whether the runner said how the turn ended: only then may it serve another one.
     pub const fn is_done(&self) -> bool {
         matches!(self.end, End::Done(_) | End::Interrupted(..))
+    }
+
+    /// The files of `/workspace`, if the turn's end told of them. A claim, without bounds.
+    pub fn take_files(&mut self) -> Option<Vec<FileState>> {
+        match &mut self.end {
+            End::Done(done) | End::Interrupted(_, done) => done.files.take(),
+            _ => None,
+        }
     }
 }
 
@@ -77,6 +88,7 @@ impl Interpreter {
             tools: turn.stubs,
             caps: wire_caps(&turn.caps),
             execution_id: turn.execution_id.map(str::to_owned),
+            inspect: None,
         };
         let mut drive = Drive {
             events: &mut self.events,

@@ -1,9 +1,9 @@
 //! Output as it is kept: the head and the tail of a stream, and how much lay between.
 
-use std::collections::VecDeque;
+use std::{borrow::Cow, collections::VecDeque};
 
-/// Bytes read at once.
-pub(super) const PIECE_BYTES: usize = 16 << 10;
+/// Bytes read at once: what a pipe holds, unless it was made larger.
+pub(super) const PIECE_BYTES: usize = 64 << 10;
 
 /// Bytes taken from the pipes after the end: more than two pipes hold.
 pub(super) const DRAIN_BYTES: u64 = 1 << 20;
@@ -43,7 +43,7 @@ impl Keep {
     }
 
     /// Keeps a piece. Gives it as text for whoever watches, until the head is full.
-    pub(super) fn push(&mut self, piece: &[u8]) -> Option<String> {
+    pub(super) fn push<'a>(&mut self, piece: &'a [u8]) -> Option<Cow<'a, str>> {
         let room = self.head_cap - self.head.len();
         let (head, rest) = piece.split_at(room.min(piece.len()));
         self.head.extend_from_slice(head);
@@ -64,11 +64,14 @@ impl Keep {
 
     pub(super) fn captured(self) -> Captured {
         let (front, back) = self.tail.as_slices();
-        let tail = [front, back].concat();
         if self.dropped == 0 {
-            let whole = [self.head, tail].concat();
+            let mut whole = self.head;
+            whole.reserve_exact(front.len() + back.len());
+            whole.extend_from_slice(front);
+            whole.extend_from_slice(back);
             return Captured {
-                text: String::from_utf8_lossy(&whole).into_owned(),
+                text: String::from_utf8(whole)
+                    .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()),
                 dropped_bytes: 0,
             };
         }
@@ -76,7 +79,7 @@ impl Keep {
             "{}\n[... {} bytes left out ...]\n{}",
             String::from_utf8_lossy(&self.head),
             self.dropped,
-            String::from_utf8_lossy(&tail)
+            String::from_utf8_lossy(&[front, back].concat())
         );
         Captured {
             text,
@@ -85,7 +88,12 @@ impl Keep {
     }
 
     /// Decodes without tearing a character that is split between two pieces.
-    fn decode(&mut self, piece: &[u8]) -> String {
+    fn decode<'a>(&mut self, piece: &'a [u8]) -> Cow<'a, str> {
+        if self.partial.is_empty()
+            && let Ok(text) = std::str::from_utf8(piece)
+        {
+            return Cow::Borrowed(text);
+        }
         self.partial.extend_from_slice(piece);
         let bytes = std::mem::take(&mut self.partial);
         let complete = match std::str::from_utf8(&bytes) {
@@ -93,7 +101,7 @@ impl Keep {
             _ => bytes.len(),
         };
         self.partial = bytes[complete..].to_vec();
-        String::from_utf8_lossy(&bytes[..complete]).into_owned()
+        Cow::Owned(String::from_utf8_lossy(&bytes[..complete]).into_owned())
     }
 }
 
@@ -104,8 +112,8 @@ mod tests {
     #[test]
     fn what_fits_is_kept_whole() {
         let mut keep = Keep::new(8);
-        assert_eq!(keep.push(b"hello"), Some("hello".to_owned()));
-        assert_eq!(keep.push(b"!!!"), Some("!".to_owned()));
+        assert_eq!(keep.push(b"hello"), Some("hello".into()));
+        assert_eq!(keep.push(b"!!!"), Some("!".into()));
         assert_eq!(
             keep.captured(),
             Captured {
@@ -133,8 +141,8 @@ mod tests {
         let mut keep = Keep::new(100);
         let euro = "€".as_bytes();
         assert_eq!(keep.push(&euro[..1]), None);
-        assert_eq!(keep.push(&euro[1..]), Some("€".to_owned()));
-        assert_eq!(keep.push(&[0xFF, b'a']), Some("\u{FFFD}a".to_owned()));
+        assert_eq!(keep.push(&euro[1..]), Some("€".into()));
+        assert_eq!(keep.push(&[0xFF, b'a']), Some("\u{FFFD}a".into()));
         assert_eq!(keep.push(&euro[..2]), None);
         assert_eq!(keep.rest(), Some("\u{FFFD}".to_owned()));
     }

@@ -21,7 +21,7 @@ use crate::{
     engine::{BranchError, Ending, ExitCause, Guard, Sandbox, SandboxSpec, Usage},
     runner::{
         self, ProtocolError,
-        wire::{Event, Request},
+        wire::{Event, InspectBounds, Request},
     },
 };
 
@@ -144,12 +144,18 @@ impl Resident {
     }
 
     /// Runs one turn. At its deadline, when it floods, or when `cancelled` ends, it is interrupted;
-    /// whether that helped is [`Ran::is_done`].
+    /// whether that helped is [`Ran::is_done`]. With `inspect` the interpreter then says what it holds,
+    /// without being asked once more: [`Self::answer`] waits for that.
     ///
     /// # Cancel safety
     ///
     /// None: an interpreter in the middle of a turn can only be dropped.
-    pub async fn turn(&mut self, turn: Turn<'_>, cancelled: impl Future<Output = ()>) -> Ran {
+    pub async fn turn(
+        &mut self,
+        turn: Turn<'_>,
+        inspect: Option<InspectBounds>,
+        cancelled: impl Future<Output = ()>,
+    ) -> Ran {
         let started = Instant::now();
         self.take_written();
         let mut record = Record::new(&turn.caps);
@@ -158,6 +164,7 @@ impl Resident {
             tools: turn.stubs,
             caps: wire_caps(&turn.caps),
             execution_id: turn.execution_id.map(str::to_owned),
+            inspect,
         };
         let Interpreter {
             events,
@@ -288,11 +295,7 @@ impl Resident {
             requests.put(request)?;
             is_asked = true;
             requests.flush().await?;
-            loop {
-                if let Some(answer) = self.next_aside().await? {
-                    return Ok(answer);
-                }
-            }
+            self.next_answer().await
         };
         if let Ok(answer) = tokio::time::timeout(limit, answered).await {
             return answer.map_err(ResidentError::Broken);
@@ -300,6 +303,23 @@ impl Resident {
         if is_asked {
             self.aside.give_up_answer();
         }
+        Err(ResidentError::Silent(limit))
+    }
+
+    /// Waits for the answer to what was asked with a turn.
+    ///
+    /// # Errors
+    ///
+    /// [`ResidentError`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Self::ask`].
+    pub async fn answer(&mut self, limit: Duration) -> Result<Event, ResidentError> {
+        if let Ok(answer) = tokio::time::timeout(limit, self.next_answer()).await {
+            return answer.map_err(ResidentError::Broken);
+        }
+        self.aside.give_up_answer();
         Err(ResidentError::Silent(limit))
     }
 
@@ -319,14 +339,7 @@ impl Resident {
         self.interpreter.requests.flush().await?;
         let request = runner::frame(&Request::Branch {})?;
         let copy = self.interpreter.guard.branch(spec, &request).await?;
-        let answered = async {
-            loop {
-                if let Some(answer) = self.next_aside().await? {
-                    return Ok::<_, ProtocolError>(answer);
-                }
-            }
-        };
-        match tokio::time::timeout(BRANCH_LIMIT, answered).await {
+        match tokio::time::timeout(BRANCH_LIMIT, self.next_answer()).await {
             Ok(Ok(Event::Branched {
                 error: None,
                 pid: Some(pid),
@@ -354,6 +367,14 @@ impl Resident {
     /// Gives it `patience` to end by itself, then kills it.
     pub async fn end(self, patience: Duration) -> Ending {
         self.interpreter.guard.end(patience).await
+    }
+
+    async fn next_answer(&mut self) -> Result<Event, ProtocolError> {
+        loop {
+            if let Some(answer) = self.next_aside().await? {
+                return Ok(answer);
+            }
+        }
     }
 
     /// Waits for one thing that belongs to no turn. An answer comes back.

@@ -4,14 +4,17 @@ use std::{collections::HashSet, fmt, time::Duration};
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::{StatusCode, header::CONNECTION};
+use http::{
+    HeaderMap, StatusCode,
+    header::{CONNECTION, CONTENT_TYPE},
+};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 
 use super::Problem;
 
 /// How long a client may take to send a body.
-const BODY_TIME: Duration = Duration::from_secs(60);
+const BODY_TIME: Duration = Duration::from_mins(1);
 
 /// A body that was not read to its end.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +51,15 @@ pub(crate) async fn read_body(body: Body, most: usize) -> Result<Bytes, BodyErro
         Ok(Err(_)) => Err(BodyError::Broken),
         Err(_) => Err(BodyError::TooSlow),
     }
+}
+
+/// Whether a body says that it is JSON.
+pub(crate) fn is_json(headers: &HeaderMap) -> bool {
+    let kind = headers
+        .get(CONTENT_TYPE)
+        .and_then(|kind| kind.to_str().ok());
+    let essence = kind.and_then(|kind| kind.split(';').next());
+    essence.is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/json"))
 }
 
 /// A text that not every reader of JSON would read alike.

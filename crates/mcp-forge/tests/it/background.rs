@@ -489,6 +489,8 @@ fn a_server_that_does_not_answer_is_passed_over() {
     let place = Place::new();
     place.in_session("a", "x = 1");
     let stopped = place.server();
+    // Who is shown a session waits for its history: nothing is being written then, and no lock held.
+    run(place.path(), &["session", "show", "a"]);
     kill_process(pid_of(stopped), Signal::STOP).unwrap();
     let (code, stdout, stderr) = place.in_session("b", "2");
     assert_eq!((code, stdout.as_str()), (Some(0), "2\n"), "{stderr}");

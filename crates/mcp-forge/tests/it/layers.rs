@@ -11,7 +11,7 @@ const ROWS: [&[&str]; 13] = [
     &["main", "lib"],
     &["cli"],
     &["http"],
-    &["mcp"],
+    &["mcp", "rest"],
     &["web"],
     &["service"],
     &["session"],

@@ -12,6 +12,7 @@ mod sandbox;
 mod background;
 mod bridge;
 mod cli;
+mod contract;
 mod escape;
 mod http;
 mod layers;

@@ -121,38 +121,11 @@ status = dict(line.split(':\\t', 1) for line in open('/proc/self/status').read()
     }
 }
 
+/// How a fork can end is the contract's, which runs on warm sandboxes too.
 #[tokio::test(flavor = "multi_thread")]
-async fn every_way_to_end_is_told_apart_and_the_next_turn_works() {
+async fn a_fork_is_the_child_of_its_init_and_waits_for_its_own() {
     let _alone = ALONE.lock().await;
     let warm = Warm::new().await;
-    let ended = warm
-        .run("import os\nprint('last', flush=True)\nos._exit(7)")
-        .await;
-    assert_eq!(
-        ended.outcome,
-        Outcome::Crashed(ExitCause::Exited(7)),
-        "{ended:?}"
-    );
-    assert_eq!(ended.stdout.text, "last\n");
-    let crashed = warm.run("import ctypes\nctypes.string_at(0)").await;
-    assert_eq!(
-        crashed.outcome,
-        Outcome::Crashed(ExitCause::Signaled(11)),
-        "{crashed:?}"
-    );
-    let raised = warm.run("1 / 0").await;
-    assert_eq!(raised.error.unwrap().kind, "ZeroDivisionError");
-    let starved = warm
-        .run("held = []\nwhile True: held.append(bytearray(8 << 20))")
-        .await;
-    assert_eq!(starved.outcome, Outcome::OutOfMemory, "{starved:?}");
-    let late = warm
-        .run_for("while True: pass", Duration::from_secs(1))
-        .await;
-    assert_eq!(late.outcome, Outcome::TimedOut, "{late:?}");
-    let bomb = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass";
-    let bombed = warm.run_for(bomb, Duration::from_secs(2)).await;
-    assert_eq!(bombed.outcome, Outcome::TimedOut, "{bombed:?}");
     let children = "import os\n(os.system('exit 3'), os.getpid(), os.getppid())";
     let report = warm.run(children).await;
     assert_eq!(report.result, json!([3 << 8, 2, 1]), "{report:?}");

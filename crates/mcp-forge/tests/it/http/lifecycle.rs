@@ -59,7 +59,7 @@ fn what_is_not_safe_or_makes_no_sense_is_refused_with_the_fix() {
     let config = directory.path().join("tls.yaml");
     std::fs::write(
         &config,
-        format!("server: {{tls: {{cert: {0:?}, key: {0:?}}}}}", missing),
+        format!("server: {{tls: {{cert: {missing:?}, key: {missing:?}}}}}"),
     )
     .unwrap();
     let half = directory.path().join("half.yaml");

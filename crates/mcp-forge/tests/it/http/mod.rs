@@ -5,4 +5,5 @@ mod door;
 mod hostile;
 mod lifecycle;
 mod principals;
+mod rest;
 mod served;

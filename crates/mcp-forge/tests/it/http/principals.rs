@@ -214,7 +214,7 @@ fn one_call(served: &Served, who: &str, number: usize) {
     assert!(text.contains(&marker), "{marker}: {text}");
     assert!(!text.contains(other), "{marker}: {text}");
     let content = &result["structuredContent"];
-    if number % 10 == 0 {
+    if number.is_multiple_of(10) {
         assert_eq!(content["error"]["message"], marker.as_str(), "{content}");
     } else {
         assert_eq!(content["result"]["m"], marker.as_str(), "{content}");

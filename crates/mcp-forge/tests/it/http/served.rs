@@ -1,6 +1,7 @@
 //! A server over HTTP, and a client that sends exactly what it is told to.
 
 use std::{
+    fmt::Write as _,
     fs,
     io::{BufRead, BufReader, Read, Write},
     net::{SocketAddr, TcpStream},
@@ -171,14 +172,14 @@ impl Served {
             .iter()
             .any(|header| header.to_ascii_lowercase().starts_with("host:"))
         {
-            text.push_str(&format!("Host: {}\r\n", self.address));
+            let _ = write!(text, "Host: {}\r\n", self.address);
         }
         for header in headers {
             text.push_str(header);
             text.push_str("\r\n");
         }
         if !body.is_empty() {
-            text.push_str(&format!("Content-Length: {}\r\n", body.len()));
+            let _ = write!(text, "Content-Length: {}\r\n", body.len());
         }
         format!("{text}\r\n{body}").into_bytes()
     }

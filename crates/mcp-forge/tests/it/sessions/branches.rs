@@ -566,7 +566,7 @@ async fn turn(resident: &mut Resident, code: &str, tools: &dyn Tools) -> Result<
         max_calls: 100,
     };
     let before = resident.usage();
-    let ran = resident.turn(turn, std::future::pending()).await;
+    let ran = resident.turn(turn, None, std::future::pending()).await;
     let report = resident.report(ran, before);
     match report.outcome {
         mcp_forge::turn::Outcome::Completed => Ok(report.result),

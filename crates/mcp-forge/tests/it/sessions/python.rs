@@ -78,7 +78,10 @@ impl Python {
                     self.runner.send(&Event::SessionStarted { shell }).await;
                 }
                 Request::Execute {
-                    code, execution_id, ..
+                    code,
+                    execution_id,
+                    inspect,
+                    ..
                 } => {
                     let id = execution_id.unwrap();
                     match self.execute(&code, &id).await {
@@ -92,6 +95,10 @@ impl Python {
                             text,
                         };
                         self.runner.send(&late).await;
+                    }
+                    if inspect.is_some() {
+                        let told = self.inspect();
+                        self.runner.send(&Event::Inspected(told)).await;
                     }
                 }
                 Request::Inspect { .. } => {
