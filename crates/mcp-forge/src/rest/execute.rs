@@ -7,6 +7,7 @@ use axum::{
     body::Body,
     extract::{Path, RawQuery, State, rejection::PathRejection},
 };
+use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, StatusCode, header::LOCATION};
 use serde_json::{Map, Value};
 
@@ -31,11 +32,8 @@ pub(super) async fn execute(
     needs(&caller, Scope::Run)?;
     let waits = wait(query.as_deref())?;
     let key = idempotency_key(request.headers())?;
-    let (parts, body) = request.into_parts();
-    let body = read_body(body, api.service.config().server.max_body)
-        .await
-        .map_err(|error| error.problem())?;
-    let asked = parse(&parts.headers, &body)?;
+    let (parameters, body) = read_object(&api, request).await?;
+    let asked = ExecuteRequest::from_json(parameters).map_err(|error| refusal::problem(&error))?;
     let Some(key) = key else {
         return run(&api, &caller, (asked, waits)).await;
     };
@@ -124,16 +122,24 @@ async fn run(api: &Api, caller: &Caller, (request, waits): (ExecuteRequest, bool
     Ok(response)
 }
 
-fn parse(headers: &HeaderMap, body: &[u8]) -> Result<ExecuteRequest, Problem> {
-    if !is_json(headers) {
+/// A request's parameters, and its body as it came.
+pub(super) async fn read_object(
+    api: &Api,
+    request: Request<Body>,
+) -> Result<(Map<String, Value>, Bytes), Problem> {
+    let (parts, body) = request.into_parts();
+    if !is_json(&parts.headers) {
         let detail = "The body is JSON: say so with Content-Type: application/json.";
         return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail));
     }
+    let body = read_body(body, api.service.config().server.max_body)
+        .await
+        .map_err(|error| error.problem())?;
     let bad = |detail: String| Problem::new(StatusCode::BAD_REQUEST, detail);
-    check_json(body).map_err(|error| bad(error.to_string()))?;
-    let parameters: Map<String, Value> = serde_json::from_slice(body)
+    check_json(&body).map_err(|error| bad(error.to_string()))?;
+    let parameters = serde_json::from_slice(&body)
         .map_err(|_| bad("The body is an object, for example {\"code\": \"1 + 1\"}.".to_owned()))?;
-    ExecuteRequest::from_json(parameters).map_err(|error| refusal::problem(&error))
+    Ok((parameters, body))
 }
 
 /// The one parameter of the address.
@@ -166,7 +172,7 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
 }
 
 /// Whoever waits for the answer hears nothing before it.
-struct Unheard;
+pub(super) struct Unheard;
 
 impl Observer for Unheard {
     fn output(&mut self, _: Stream, _: &str) {}

@@ -18,6 +18,7 @@ use http::{
 use serde::Serialize;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+mod context;
 mod documents;
 mod events;
 mod execute;
@@ -26,6 +27,7 @@ mod keys;
 mod operations;
 mod page;
 mod refusal;
+mod sandboxes;
 mod sessions;
 mod views;
 
@@ -86,6 +88,18 @@ pub(crate) fn router(service: Arc<Service>, background: Background) -> Router {
         )
         .route("/api/v1/sessions/{id}/files", get(sessions::files))
         .route("/api/v1/sessions/{id}/files/{*path}", get(sessions::file))
+        .route("/api/v1/sandbox/spawn", post(sandboxes::spawn))
+        .route("/api/v1/sandbox", get(sandboxes::list))
+        .route(
+            "/api/v1/sandbox/{container_id}",
+            get(sandboxes::show).delete(sandboxes::end),
+        )
+        .route(
+            "/api/v1/context/state",
+            post(context::put)
+                .get(context::show)
+                .delete(context::remove),
+        )
         .route("/api/v1/tools", get(documents::tools))
         .route("/api/v1/tools/{name}", get(documents::tool))
         .route("/api/v1/environment", get(documents::environment))

@@ -5,9 +5,14 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
-use super::views::{AuditView, ExecutionView, FilesView, SessionsView, ToolsView};
+use super::views::{
+    AuditView, ExecutionView, FilesView, SandboxView, SandboxesView, SessionsView, SpawnedView,
+    ToolsView,
+};
 use crate::{
-    service::{ExecuteRequest, ExecuteResponse},
+    service::{
+        ContextKept, ContextRequest, ContextView, ExecuteRequest, ExecuteResponse, SpawnRequest,
+    },
     session::SessionState,
     web::ProblemView,
 };
@@ -40,6 +45,8 @@ enum Body {
 }
 
 const EXECUTION: (&str, &str, &str) = ("id", "path", "The execution, as 202 named it.");
+const SANDBOX: (&str, &str, &str) = ("container_id", "path", "The sandbox's name.");
+const STATE_OF: (&str, &str, &str) = ("session_id", "query", "What it is kept for.");
 const SESSION: (&str, &str, &str) = ("id", "path", "The session's name.");
 
 const OPERATIONS: &[Operation] = &[
@@ -171,6 +178,90 @@ const OPERATIONS: &[Operation] = &[
         problems: &[400, 403, 404, 409, 500],
     },
     Operation {
+        method: "post",
+        path: "/api/v1/sandbox/spawn",
+        id: "spawnSandbox",
+        summary: "Start a sandbox that stays, and wait until it can be used. It is a session: code runs in it with its name as `session_id`, and it ends as sessions end.",
+        parameters: &[],
+        request: Some(schema::<SpawnRequest>),
+        answers: &[
+            (
+                200,
+                "A sandbox of that name was there.",
+                Body::Json(schema::<SpawnedView<'static>>),
+            ),
+            (
+                201,
+                "It was started.",
+                Body::Json(schema::<SpawnedView<'static>>),
+            ),
+        ],
+        problems: &[400, 403, 404, 408, 409, 413, 415, 429, 500, 503],
+    },
+    Operation {
+        method: "get",
+        path: "/api/v1/sandbox",
+        id: "listSandboxes",
+        summary: "The caller's sandboxes that stay. Those of single executions come and go, and are not among them.",
+        parameters: &[],
+        request: None,
+        answers: &[(200, "The sandboxes.", Body::Json(schema::<SandboxesView>))],
+        problems: &[403, 500],
+    },
+    Operation {
+        method: "get",
+        path: "/api/v1/sandbox/{container_id}",
+        id: "showSandbox",
+        summary: "One sandbox.",
+        parameters: &[SANDBOX],
+        request: None,
+        answers: &[(200, "The sandbox.", Body::Json(schema::<SandboxView>))],
+        problems: &[400, 403, 404, 500],
+    },
+    Operation {
+        method: "delete",
+        path: "/api/v1/sandbox/{container_id}",
+        id: "endSandbox",
+        summary: "End a sandbox, and forget the session that it is, files included. What runs in it is killed.",
+        parameters: &[SANDBOX],
+        request: None,
+        answers: &[(204, "It is gone.", Body::None)],
+        problems: &[400, 403, 404, 409, 500],
+    },
+    Operation {
+        method: "post",
+        path: "/api/v1/context/state",
+        id: "putState",
+        summary: "Keep a JSON value for a session's name, whether there is a session or not: what a program must know when it comes back. It outlives the server. With `version` it is written only if nobody else wrote meanwhile.",
+        parameters: &[],
+        request: Some(schema::<ContextRequest>),
+        answers: &[(200, "It is kept.", Body::Json(schema::<ContextKept>))],
+        problems: &[400, 403, 408, 409, 413, 415, 429, 500],
+    },
+    Operation {
+        method: "get",
+        path: "/api/v1/context/state",
+        id: "showState",
+        summary: "A value that is kept.",
+        parameters: &[STATE_OF],
+        request: None,
+        answers: &[(200, "The value.", Body::Json(schema::<ContextView>))],
+        problems: &[400, 403, 404, 500],
+    },
+    Operation {
+        method: "delete",
+        path: "/api/v1/context/state",
+        id: "removeState",
+        summary: "Forget a value that is kept.",
+        parameters: &[
+            STATE_OF,
+            ("version", "query", "Only if this is its version."),
+        ],
+        request: None,
+        answers: &[(204, "It is gone.", Body::None)],
+        problems: &[400, 403, 404, 409, 500],
+    },
+    Operation {
         method: "get",
         path: "/api/v1/tools",
         id: "listTools",
@@ -290,11 +381,12 @@ fn describe(
 fn parameter((name, place, meaning): &(&str, &str, &str)) -> Value {
     let schema = match *name {
         "wait" => json!({"type": "boolean", "default": true}),
+        "version" => json!({"type": "integer"}),
         "Idempotency-Key" => json!({"type": "string", "minLength": 1, "maxLength": 255}),
         _ => json!({"type": "string"}),
     };
     json!({
-        "name": name, "in": place, "required": *place == "path",
+        "name": name, "in": place, "required": *place == "path" || *name == "session_id",
         "description": meaning, "schema": schema,
     })
 }

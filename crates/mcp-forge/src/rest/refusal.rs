@@ -40,7 +40,9 @@ fn status(error: &ServiceError) -> StatusCode {
         ServiceError::Forbidden { .. } | ServiceError::Launch(LaunchError::Forbidden(_)) => {
             StatusCode::FORBIDDEN
         }
-        ServiceError::UnknownTool(_) => StatusCode::NOT_FOUND,
+        ServiceError::UnknownTool(_) | ServiceError::NoContext(_) => StatusCode::NOT_FOUND,
+        ServiceError::ContextVersion { .. } => StatusCode::CONFLICT,
+        ServiceError::TooManyContexts(_) => StatusCode::TOO_MANY_REQUESTS,
         ServiceError::Busy { .. }
         | ServiceError::Launch(_)
         | ServiceError::Grant(GrantError::Unavailable { .. })

@@ -4,6 +4,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{
+    engine::Isolation,
+    limits::LimitsView,
     service::ExecuteResponse,
     session::{FileView, SessionSummary},
     web::ProblemView,
@@ -56,6 +58,42 @@ pub(super) struct FilesView {
     pub(super) files: Vec<FileView>,
     /// Files that there are more.
     pub(super) omitted_files: u64,
+}
+
+/// A sandbox that stays: a session with a live interpreter.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct SandboxView {
+    /// Its name. Code runs in it with this as `session_id`.
+    pub(super) container_id: String,
+    /// `running` code, or `idle`.
+    pub(super) state: &'static str,
+    /// Counts the interpreters that the session has had.
+    pub(super) generation: u64,
+    /// RFC 3339.
+    pub(super) created_at: String,
+    /// RFC 3339.
+    pub(super) last_used: String,
+    /// Seconds until it ends, if nobody uses it.
+    pub(super) expires_in: Option<f64>,
+}
+
+/// A sandbox that was asked for.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct SpawnedView<'a> {
+    /// The sandbox.
+    #[serde(flatten)]
+    pub(super) sandbox: SandboxView,
+    /// The limits that apply.
+    pub(super) limits: &'a LimitsView,
+    /// The layers that are in force.
+    pub(super) isolation: &'a Isolation,
+}
+
+/// The caller's sandboxes.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct SandboxesView {
+    /// The most recently used first.
+    pub(super) sandboxes: Vec<SandboxView>,
 }
 
 /// The tools that code can call.

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+mod context;
 mod fields;
 mod imports;
 mod ready;
@@ -19,11 +20,14 @@ mod resources;
 mod response;
 mod sessions;
 mod slots;
+mod spawn;
 
+pub use context::{ContextKept, ContextRequest, ContextView};
 pub use ready::Readiness;
 pub use request::{ExecuteRequest, LimitsRequest};
 pub use response::{ExecuteResponse, UsageView};
 pub use sessions::{DocumentRequest, DocumentResponse, ForkResponse};
+pub use spawn::SpawnRequest;
 
 use crate::{
     audit::{Audit, AuditError, Pending, fields},
@@ -89,6 +93,22 @@ pub enum ServiceError {
     /// There is no such tool.
     #[error("there is no tool `{0}`; mcp://forge/tools/available lists those that there are")]
     UnknownTool(String),
+    /// Nothing is kept for that name.
+    #[error("there is no state for `{0}`")]
+    NoContext(String),
+    /// The kept state was written by somebody else meanwhile. It is as they left it.
+    #[error(
+        "the state of `{session_id}` has version {version} now (0: there is none); read it again, and write with that version"
+    )]
+    ContextVersion {
+        /// What it is kept for.
+        session_id: String,
+        /// The version that there is.
+        version: i64,
+    },
+    /// No further state is kept.
+    #[error("{0} states are kept already, as many as may be; remove some")]
+    TooManyContexts(i64),
     /// Too many executions at once. Nothing ran; the same request may succeed later.
     #[error(
         "the server is busy: all of its sandboxes ({running}) are in use and {why}. Try again in a moment"
@@ -124,6 +144,9 @@ impl ServiceError {
             | Self::Forbidden { .. }
             | Self::NotAvailableYet { .. }
             | Self::UnknownTool(_)
+            | Self::NoContext(_)
+            | Self::ContextVersion { .. }
+            | Self::TooManyContexts(_)
             | Self::Grant(GrantError::Unknown { .. }) => true,
             Self::Session(error) => error.is_callers(),
             _ => false,

@@ -19,6 +19,7 @@ use sqlx::{
 };
 use tokio::sync::OnceCell;
 
+mod context;
 mod document;
 mod history;
 mod owner;
@@ -27,6 +28,7 @@ mod sessions;
 #[cfg(test)]
 mod tests;
 
+pub use context::{Context, ContextChange};
 pub use document::{Documentation, Documented};
 pub use history::{Execution, ExecutionStart};
 pub use sessions::{Claim, Forgotten, Life, SessionRecord};

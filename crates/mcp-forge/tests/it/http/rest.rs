@@ -403,6 +403,157 @@ fn sessions_and_their_files_are_their_owners() {
     assert_eq!(get(&served, "ada", "/api/v1/sessions/s").status, 404);
 }
 
+#[test]
+fn a_sandbox_that_stays_is_spawned_used_and_ended() {
+    let served = Served::start(&[]);
+    let spawn = |body: &Value| ask(&served, "ada", "POST /api/v1/sandbox/spawn", &[], body);
+    let spawned = spawn(&json!({"limits": {"memory": "256m"}}));
+    assert_eq!(spawned.status, 201, "{spawned:?}");
+    let sandbox = spawned.json();
+    assert_eq!(sandbox["limits"]["memory_bytes"], 256 << 20, "{sandbox}");
+    let id = sandbox["container_id"].as_str().unwrap().to_owned();
+    let address = format!("/api/v1/sandbox/{id}");
+    for value in [1, 2] {
+        let code = "n = globals().get('n', 0) + 1; n";
+        let done = execute(&served, "ada", &json!({"code": code, "session_id": id}));
+        assert_eq!(
+            (&done["result"], &done["session"]["generation"]),
+            (&json!(value), &json!(1))
+        );
+    }
+    let named = spawn(&json!({"session_id": "mine"}));
+    assert_eq!(
+        (named.status, &named.json()["container_id"]),
+        (201, &json!("mine"))
+    );
+    assert_eq!(spawn(&json!({"session_id": "mine"})).status, 200);
+    let listed = get(&served, "ada", "/api/v1/sandbox").json();
+    assert_eq!(listed["sandboxes"].as_array().unwrap().len(), 2, "{listed}");
+    assert_eq!(get(&served, "ada", &address).json()["state"], "idle");
+    for wrong in [
+        json!({"code": "1"}),
+        json!({"limits": 3}),
+        json!({"session_id": "../x"}),
+        json!([]),
+    ] {
+        assert_eq!(spawn(&wrong).status, 400, "{wrong}");
+    }
+
+    assert_eq!(
+        get(&served, "bob", "/api/v1/sandbox").json()["sandboxes"],
+        json!([])
+    );
+    let end = |who: &str, address: &str| {
+        ask(
+            &served,
+            who,
+            &format!("DELETE {address}"),
+            &[],
+            &Value::Null,
+        )
+    };
+    let foreign = end("bob", &address);
+    assert_eq!(
+        (foreign.status, &foreign.body),
+        (404, &end("bob", "/api/v1/sandbox/unknown").body)
+    );
+    assert_eq!(end("ada", &address).status, 204);
+    assert_eq!(end("ada", &address).status, 404);
+    assert_eq!(get(&served, "ada", &address).status, 404);
+}
+
+#[test]
+fn a_state_is_kept_with_its_version_and_outlives_the_server() {
+    let mut served = Served::start(&[]);
+    let put = |served: &Served, who: &str, body: &Value| {
+        ask(served, who, "POST /api/v1/context/state", &[], body)
+    };
+    let state = json!({"step": 3, "null": null, "text": "ä\u{0}", "list": [1.5, {"deep": []}]});
+    let kept = put(
+        &served,
+        "ada",
+        &json!({"session_id": "s", "state": state, "version": 0}),
+    );
+    assert_eq!(
+        (kept.status, &kept.json()["version"]),
+        (200, &json!(1)),
+        "{kept:?}"
+    );
+    let stale = put(
+        &served,
+        "ada",
+        &json!({"session_id": "s", "state": 2, "version": 0}),
+    );
+    assert_eq!(stale.status, 409, "{stale:?}");
+    assert!(
+        stale.json()["detail"]
+            .as_str()
+            .unwrap()
+            .contains("version 1")
+    );
+    // Another principal's is another, and there is none.
+    let address = "/api/v1/context/state?session_id=s";
+    assert_eq!(get(&served, "bob", address).status, 404);
+    assert_eq!(
+        put(&served, "bob", &json!({"session_id": "s", "state": null})).json()["version"],
+        1
+    );
+    assert_eq!(get(&served, "bob", address).json()["state"], Value::Null);
+    for (body, field) in [
+        (json!({"session_id": "s"}), "state"),
+        (json!({"state": 1}), "session_id"),
+        (json!({"session_id": "a/b", "state": 1}), "session_id"),
+        (json!({"session_id": "s", "state": 1, "ttl": -1}), "ttl"),
+        (json!({"session_id": "s", "state": 1, "ttl": 1e300}), "ttl"),
+        (
+            json!({"session_id": "s", "state": 1, "version": "1"}),
+            "version",
+        ),
+        (json!({"session_id": "s", "state": 1, "more": 1}), "more"),
+        (
+            json!({"session_id": "s", "state": "x".repeat(300_000)}),
+            "state",
+        ),
+    ] {
+        let refused = put(&served, "ada", &body);
+        assert_eq!(
+            (refused.status, &refused.json()["field"]),
+            (400, &json!(field)),
+            "{field}"
+        );
+    }
+    // One that is over is not there.
+    let brief = put(
+        &served,
+        "ada",
+        &json!({"session_id": "brief", "state": 1, "ttl": 0.001}),
+    );
+    assert_eq!(brief.status, 200);
+    let gone = || get(&served, "ada", "/api/v1/context/state?session_id=brief").status == 404;
+    while !gone() {
+        thread::sleep(std::time::Duration::from_millis(5));
+    }
+
+    let directory = std::mem::replace(&mut served.directory, tempfile::tempdir().unwrap());
+    drop(served);
+    let served = Served::start_in(directory, &["serve", "--http", "127.0.0.1:0"], &[]);
+    let read = get(&served, "ada", address).json();
+    assert_eq!((&read["state"], &read["version"]), (&state, &json!(1)));
+    let remove = |query: &str| {
+        ask(
+            &served,
+            "ada",
+            &format!("DELETE {address}{query}"),
+            &[],
+            &Value::Null,
+        )
+        .status
+    };
+    assert_eq!(remove("&version=7"), 409);
+    assert_eq!(remove("&version=1"), 204);
+    assert_eq!(remove(""), 404);
+}
+
 /// Every operation of the document is there, and what it says no to is the document's problem.
 #[test]
 fn the_document_is_served_and_tells_the_truth() {
@@ -413,6 +564,7 @@ fn the_document_is_served_and_tells_the_truth() {
         let filled = path
             .replace("{id}", "none")
             .replace("{name}", "none")
+            .replace("{container_id}", "none")
             .replace("{path}", "none");
         for (method, operation) in methods.as_object().unwrap() {
             let reply = ask(
