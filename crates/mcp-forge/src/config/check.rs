@@ -167,6 +167,8 @@ fn server(reader: &Reader<'_>) -> Result<ServerConfig, ConfigError> {
         allowed_origins: reader.texts("server.allowed_origins"),
         max_body: reader.bytes("server.max_body")?,
         max_connections: reader.number("server.max_connections")?,
+        requests_per_minute: reader.number("server.requests_per_minute")?,
+        requests_in_flight: reader.number("server.requests_in_flight")?,
         drain: reader.duration("server.drain")?,
     })
 }

@@ -23,6 +23,10 @@ pub struct ServerConfig {
     pub max_body: usize,
     /// Connections at the same time. Default 1000.
     pub max_connections: usize,
+    /// Requests a minute of one principal. Default 6000.
+    pub requests_per_minute: u32,
+    /// Requests of one principal at the same time. Default 64.
+    pub requests_in_flight: usize,
     /// Time that running requests have when the server is to end. Default 30 s.
     pub drain: Duration,
 }

@@ -171,7 +171,7 @@ impl Hosts {
     }
 }
 
-fn unknown() -> Problem {
+pub(super) fn unknown() -> Problem {
     let detail = "A request shows its token: `Authorization: Bearer TOKEN`. The server prints one at its first start.";
     Problem::new(StatusCode::UNAUTHORIZED, detail).with_header(WWW_AUTHENTICATE, "Bearer")
 }

@@ -24,6 +24,7 @@ mod bind;
 mod connections;
 mod gate;
 mod health;
+mod quotas;
 mod tls;
 
 pub use bind::Bound;
@@ -38,6 +39,7 @@ use crate::{
 };
 use connections::Connections;
 use gate::Gate;
+use quotas::{Counted, Quotas};
 
 /// How long the last answers may take to reach clients that are hung up on.
 const LAST_BYTES: Duration = Duration::from_secs(2);
@@ -91,6 +93,7 @@ pub enum HttpError {
 struct Shared {
     service: Arc<Service>,
     mcp: Arc<Endpoint>,
+    quotas: Arc<Quotas>,
     /// Requests whose answer has an end and has not ended.
     work: TaskTracker,
     /// Cancelled when nobody new is let in.
@@ -116,6 +119,7 @@ pub async fn serve(
     let shared = Shared {
         mcp: Arc::new(Endpoint::new(Arc::clone(&service), stop.clone())),
         service: Arc::clone(&service),
+        quotas: Arc::new(Quotas::new(&service.config().server)),
         work: TaskTracker::new(),
         draining: CancellationToken::new(),
     };
@@ -169,49 +173,72 @@ fn router(shared: &Shared, gate: Arc<Gate>, stop: CancellationToken) -> Router {
         tasks: shared.work.clone(),
         stop,
     };
-    let rest = rest::router(Arc::clone(&shared.service), background).layer(
-        middleware::from_fn_with_state(shared.work.clone(), count_as_work),
-    );
     Router::new()
         .route("/mcp", any(answer_mcp))
-        .route("/health", get(health::health))
-        .route("/livez", get(health::live))
-        .route("/readyz", get(health::ready))
         .with_state(shared.clone())
-        .merge(rest)
+        .merge(rest::router(Arc::clone(&shared.service), background))
+        .layer(middleware::from_fn_with_state(shared.clone(), admit))
+        .merge(public(shared))
         .fallback(no_such_address)
         .method_not_allowed_fallback(no_such_method)
         .layer(middleware::from_fn_with_state(gate, gate::pass))
 }
 
+/// What the gate lets everybody ask.
+fn public(shared: &Shared) -> Router {
+    Router::new()
+        .route("/health", get(health::health))
+        .route("/livez", get(health::live))
+        .route("/readyz", get(health::ready))
+        .with_state(shared.clone())
+}
+
+/// A response whose stream has no end of its own.
+#[derive(Debug, Clone, Copy)]
+struct Endless;
+
 async fn answer_mcp(State(shared): State<Shared>, request: Request<Body>) -> Response {
-    let working = shared.work.token();
     let caller = match gate::caller(&request, Scope::Run) {
         Ok(caller) => caller,
         Err(refused) => return refused.into_response(),
     };
-    let answered = shared.mcp.answer(&caller, request).await;
-    if answered.ends {
-        until_its_end(answered.response, working)
-    } else {
-        answered.response
+    let mut answered = shared.mcp.answer(&caller, request).await;
+    if !answered.ends {
+        answered.response.extensions_mut().insert(Endless);
+    }
+    answered.response
+}
+
+/// Counts a request against the quotas of whoever sent it, and as work that is waited for.
+async fn admit(State(shared): State<Shared>, request: Request<Body>, next: Next) -> Response {
+    let working = shared.work.token();
+    let caller = request.extensions().get::<Caller>().cloned();
+    // The gate lets nobody pass without one.
+    let Some(caller) = caller else {
+        return gate::unknown().into_response();
+    };
+    let counted = match shared.quotas.admit(&caller) {
+        Ok(counted) => counted,
+        Err(refused) => return refused.into_response(),
+    };
+    let response = next.run(request).await;
+    if response.extensions().get::<Endless>().is_none() {
+        return until_its_end(response, (Some(working), counted));
+    }
+    if !response.status().is_success() {
+        return response;
+    }
+    match shared.quotas.open_stream(&caller) {
+        Ok(stream) => until_its_end(response, (None, stream)),
+        Err(refused) => refused.into_response(),
     }
 }
 
-async fn count_as_work(
-    State(work): State<TaskTracker>,
-    request: Request<Body>,
-    next: Next,
-) -> Response {
-    let working = work.token();
-    until_its_end(next.run(request).await, working)
-}
-
-/// The response, which counts as work until its body is sent or nobody wants it any more.
-fn until_its_end(response: Response, working: TaskTrackerToken) -> Response {
+/// The response, which counts until its body is sent or nobody wants it any more.
+fn until_its_end(response: Response, counted: (Option<TaskTrackerToken>, Counted)) -> Response {
     response.map(|body| {
         Body::new(body.map_frame(move |frame| {
-            let _working = &working;
+            let _counted = &counted;
             frame
         }))
     })

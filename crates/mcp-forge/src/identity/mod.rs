@@ -8,6 +8,7 @@ use std::{
     fmt::{self, Write as _},
     fs::{self, File},
     io::{self, Read, Write},
+    num::NonZeroU32,
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::{Arc, PoisonError, RwLock},
@@ -53,6 +54,10 @@ pub struct Caller {
     pub principal: Principal,
     /// What the token is good for.
     pub scopes: BTreeSet<Scope>,
+    /// Requests a minute, where it is another number than the server's.
+    pub requests_per_minute: Option<u32>,
+    /// Requests at the same time, where it is another number than the server's.
+    pub requests_in_flight: Option<usize>,
 }
 
 impl Caller {
@@ -116,6 +121,15 @@ struct WrittenToken {
     sha256: String,
     #[serde(default = "run_only")]
     scopes: BTreeSet<Scope>,
+    #[serde(default)]
+    quotas: WrittenQuotas,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenQuotas {
+    requests_per_minute: Option<NonZeroU32>,
+    requests_in_flight: Option<NonZeroU32>,
 }
 
 fn run_only() -> BTreeSet<Scope> {
@@ -292,6 +306,11 @@ fn parse(text: &str) -> Result<Listed, String> {
         let caller = Caller {
             principal: Principal::named(token.principal),
             scopes: token.scopes,
+            requests_per_minute: token.quotas.requests_per_minute.map(NonZeroU32::get),
+            requests_in_flight: token
+                .quotas
+                .requests_in_flight
+                .map(|most| most.get() as usize),
         };
         tokens.push((hash, caller));
     }
@@ -299,7 +318,7 @@ fn parse(text: &str) -> Result<Listed, String> {
 }
 
 /// What a file of tokens looks like, for whoever wrote another.
-const SHAPE: &str = "this is no list of tokens: write `tokens:` and under it `- {principal: NAME, sha256: HEX, scopes: [run]}`, where the scopes are `run` and `admin`";
+const SHAPE: &str = "this is no list of tokens: write `tokens:` and under it `- {principal: NAME, sha256: HEX, scopes: [run]}`, where the scopes are `run` and `admin`, and there may be `quotas: {requests_per_minute: N, requests_in_flight: N}`";
 
 fn is_name(text: &str) -> bool {
     (1..=MAX_PRINCIPAL).contains(&text.len())

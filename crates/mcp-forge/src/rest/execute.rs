@@ -59,7 +59,7 @@ pub(super) async fn execute(
             StatusCode::TOO_MANY_REQUESTS,
             "Too many requests with an Idempotency-Key run at once; wait for their answers.",
         )
-        .again_in("1")),
+        .again_in(1)),
     }
 }
 

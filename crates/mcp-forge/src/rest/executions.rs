@@ -115,7 +115,7 @@ impl Executions {
                 let detail = format!(
                     "{MAX_RUNNING} executions run or wait already; wait for their ends, or cancel some."
                 );
-                return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, detail).again_in("1"));
+                return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, detail).again_in(1));
             }
             all.insert(id, Arc::clone(&execution));
         }

@@ -366,7 +366,7 @@ fn describe(
         answers.insert(status.to_string(), answer);
     }
     // The gate's own.
-    for status in [400, 401, 403].iter().chain(operation.problems) {
+    for status in [400, 401, 403, 429, 503].iter().chain(operation.problems) {
         let reason = http::StatusCode::from_u16(*status).ok();
         let meaning = reason.and_then(|status| status.canonical_reason());
         let content = json!({"application/problem+json": {"schema": problem}});

@@ -26,7 +26,7 @@ pub(super) fn problem(error: &ServiceError) -> Problem {
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
     );
     if is_worth_trying {
-        problem.again_in("1")
+        problem.again_in(1)
     } else {
         problem
     }

@@ -63,8 +63,9 @@ impl Problem {
     }
 
     /// The same request may do in so many seconds.
-    pub(crate) fn again_in(self, seconds: &'static str) -> Self {
-        self.with_header(RETRY_AFTER, seconds)
+    pub(crate) fn again_in(mut self, seconds: u64) -> Self {
+        self.headers.push((RETRY_AFTER, seconds.into()));
+        self
     }
 
     /// With one more header.

@@ -155,6 +155,70 @@ fn a_token_that_is_taken_away_opens_nothing_from_then_on() {
     );
 }
 
+#[test]
+fn who_is_over_a_quota_is_told_when_to_come_back_and_harms_nobody() {
+    let served = Served::start(&[]);
+    let entry = |who: &str, quotas: &str| {
+        let hash = Sha256::digest(token(who));
+        format!(
+            "- {{principal: {who}, sha256: \"{hash:x}\", scopes: [run], quotas: {{{quotas}}}}}\n"
+        )
+    };
+    let tokens = [
+        entry("ada", "requests_per_minute: 1"),
+        entry("bob", "requests_in_flight: 1"),
+    ];
+    write_private(
+        &served.directory.path().join("tokens.yaml"),
+        &format!("tokens:\n{}", tokens.concat()),
+    );
+    let list = |who: &str| {
+        let authorization = format!("Authorization: Bearer {}", token(who));
+        served.request("GET /api/v1/sessions", &[&authorization], "")
+    };
+    assert_eq!(list("ada").status, 200);
+    let refused = list("ada");
+    assert_eq!(refused.status, 429, "{refused:?}");
+    assert!(
+        refused
+            .header("retry-after")
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+            >= 1
+    );
+    assert!(
+        refused.json()["detail"]
+            .as_str()
+            .unwrap()
+            .contains("1 requests a minute")
+    );
+    assert_eq!(
+        served.post("ada", &[], &initialize("2025-11-25")).status,
+        429
+    );
+
+    assert_eq!(list("bob").status, 200);
+    let authorization = format!("Authorization: Bearer {}", token("bob"));
+    let mut stream = served.connect();
+    let body = json!({"code": "while True: pass"}).to_string();
+    let request = served.bytes(
+        "POST /api/v1/execute",
+        &[&authorization, "Content-Type: application/json"],
+        &body,
+    );
+    std::io::Write::write_all(&mut stream, &request).unwrap();
+    while list("bob").status == 200 {
+        thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert_eq!(list("bob").status, 429);
+    drop(stream);
+    // Its place is free once the server has seen that it is gone.
+    while list("bob").status == 429 {
+        thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
 /// Many calls of two principals at once, in sessions of the same names, fresh sandboxes and across
 /// MCP sessions: every answer has the marker of its own call, and nothing of any other.
 #[test]
