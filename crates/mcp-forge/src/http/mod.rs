@@ -12,7 +12,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{any, get},
 };
-use http::{Request, StatusCode};
+use http::{Request, StatusCode, header::CONTENT_TYPE};
 use http_body_util::BodyExt;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::{
@@ -175,6 +175,7 @@ fn router(shared: &Shared, gate: Arc<Gate>, stop: CancellationToken) -> Router {
     };
     Router::new()
         .route("/mcp", any(answer_mcp))
+        .route("/metrics", get(metrics))
         .with_state(shared.clone())
         .merge(rest::router(Arc::clone(&shared.service), background))
         .layer(middleware::from_fn_with_state(shared.clone(), admit))
@@ -207,6 +208,15 @@ async fn answer_mcp(State(shared): State<Shared>, request: Request<Body>) -> Res
         answered.response.extensions_mut().insert(Endless);
     }
     answered.response
+}
+
+/// What is counted, for Prometheus. It is about everybody.
+async fn metrics(State(shared): State<Shared>, request: Request<Body>) -> Response {
+    if let Err(refused) = gate::caller(&request, Scope::Admin) {
+        return refused.into_response();
+    }
+    let kind = [(CONTENT_TYPE, "text/plain; version=0.0.4")];
+    (kind, shared.service.metrics()).into_response()
 }
 
 /// Counts a request against the quotas of whoever sent it, and as work that is waited for.

@@ -43,7 +43,7 @@ const PREFIX: &str = "mcpf_";
 pub enum Scope {
     /// Running code, and all that belongs to the token's principal.
     Run,
-    /// What concerns everybody: the audit log.
+    /// What concerns everybody: the audit log, the metrics.
     Admin,
 }
 

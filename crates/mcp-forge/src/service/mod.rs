@@ -13,6 +13,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 mod context;
 mod fields;
 mod imports;
+mod metrics;
 mod ready;
 mod records;
 mod request;
@@ -57,6 +58,7 @@ pub struct Service {
     /// What a sandbox says of itself; asked once, kept only when it answered.
     environment: OnceCell<Value>,
     last_probe: ready::LastProbe,
+    metrics: metrics::Metrics,
 }
 
 /// A request that was not run, or could not be. What the code itself did is never an error here:
@@ -182,6 +184,7 @@ impl Service {
             endings: TaskTracker::new(),
             environment: OnceCell::new(),
             last_probe: ready::LastProbe::default(),
+            metrics: metrics::Metrics::default(),
         })
     }
 
@@ -295,12 +298,14 @@ impl Service {
                 };
                 self.audit
                     .record(event, records::refused(principal, &refusal))?;
+                self.metrics.refuse(&refusal);
                 return Err(refusal);
             }
         };
         let pending = self
             .audit
             .begin("execution", records::started(&id, principal, &checked))?;
+        let running = self.metrics.begin(checked.session.is_some());
         let ended = match &checked.session {
             None => self.run(&id, &checked, observer).await,
             Some(session) => {
@@ -313,6 +318,7 @@ impl Service {
                     .await
             }
         };
+        running.end(&ended);
         let written = pending.finish(match &ended {
             Ok(response) => records::ended(response),
             Err(error) => {

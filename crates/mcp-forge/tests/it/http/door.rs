@@ -151,6 +151,69 @@ fn closing_the_stream_ends_the_turn_of_a_newer_client() {
 }
 
 #[test]
+fn what_was_done_is_counted_for_those_who_may_see_it() {
+    let served = Served::start(&[]);
+    for code in ["1", "2", "1 / 0"] {
+        served.tool("ada", "execute_python", &json!({"code": code}));
+    }
+    served.tool(
+        "ada",
+        "execute_python",
+        &json!({"code": "1", "session_id": "s"}),
+    );
+    served.tool("ada", "execute_python", &json!({"code": "1", "timeot": 1}));
+    served.tool(
+        "ada",
+        "execute_python",
+        &json!({"code": "1", "timeout": -1}),
+    );
+    let read = |who: &str| {
+        let authorization = format!("Authorization: Bearer {}", token(who));
+        served.request("GET /metrics", &[&authorization], "")
+    };
+    assert_eq!(served.request("GET /metrics", &[], "").status, 401);
+    assert_eq!(read("ada").status, 403);
+    let metrics = read("admin");
+    assert_eq!(
+        metrics.header("content-type"),
+        Some("text/plain; version=0.0.4")
+    );
+    for line in [
+        "mcp_forge_executions_total{sandbox=\"fresh\",outcome=\"completed\"} 2",
+        "mcp_forge_executions_total{sandbox=\"fresh\",outcome=\"raised\"} 1",
+        "mcp_forge_executions_total{sandbox=\"session\",outcome=\"completed\"} 1",
+        "mcp_forge_executions_refused_total{reason=\"invalid\"} 1",
+        "mcp_forge_executions_running 0",
+        "mcp_forge_sessions_live 1",
+        "mcp_forge_execution_duration_seconds_count{sandbox=\"fresh\"} 3",
+        "mcp_forge_execution_overhead_seconds_bucket{sandbox=\"session\",le=\"+Inf\"} 1",
+    ] {
+        assert!(
+            metrics.body.lines().any(|known| known == line),
+            "{line} is not in {}",
+            metrics.body
+        );
+    }
+    // Each has its help and its type, and is written as the format wants.
+    for line in metrics.body.lines().filter(|line| !line.starts_with('#')) {
+        let name = line.split(['{', ' ']).next().unwrap();
+        let family = ["_bucket", "_sum", "_count"]
+            .iter()
+            .find_map(|end| name.strip_suffix(end))
+            .unwrap_or(name);
+        assert!(
+            metrics.body.contains(&format!("# TYPE {family} ")),
+            "{line}"
+        );
+        assert!(
+            metrics.body.contains(&format!("# HELP {family} ")),
+            "{line}"
+        );
+        line.rsplit(' ').next().unwrap().parse::<f64>().unwrap();
+    }
+}
+
+#[test]
 fn the_health_addresses_need_no_token_and_tell_nothing_else() {
     let served = Served::start(&[]);
     let health = served.request("GET /health", &[], "");
