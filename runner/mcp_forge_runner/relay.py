@@ -32,6 +32,7 @@ LAST_WORDS_MS = 5_000
 
 def main() -> None:
     """Says hello, and serves the interpreter once the server wants it. Does not return."""
+    set_dumpable(False)
     incoming = Incoming()
     outgoing = Outgoing()
     outgoing.put(HELLO, encode(facts()))
@@ -39,6 +40,15 @@ def main() -> None:
     start = incoming.wait_for(START)
     relay = Relay(incoming, outgoing, *start_worker(decode(start)))
     relay.run()
+
+
+def set_dumpable(is_dumpable: bool) -> None:
+    """Whether others of the same user may look into this process in /proc, and write to its streams."""
+    import ctypes
+
+    PR_SET_DUMPABLE = 4
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, int(is_dumpable), 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
 
 
 def encode(value) -> bytes:
@@ -126,6 +136,8 @@ class Relay:
         self.control = control
         self.to_worker = bytearray()
         self.pipes = {stdout: STDOUT, stderr: STDERR}
+        self.memory_events = MemoryEvents()
+        self.is_over_memory = False
         self.child_ended, wake = os.pipe()
         for end in (self.child_ended, wake, control, stdout, stderr):
             os.set_blocking(end, False)
@@ -198,6 +210,12 @@ class Relay:
             return
         except OSError:
             piece = b""
+        # The kernel may have killed a child and not the interpreter: the limit is that of both.
+        if not self.is_over_memory and self.memory_events.kills():
+            self.is_over_memory = True
+            os.kill(self.worker, signal.SIGKILL)
+        if self.is_over_memory and piece:
+            return
         for end in list(self.pipes):
             self.carry_output(end, PIPE_BYTES)
         self.outgoing.put(CONTROL, piece)
@@ -240,7 +258,7 @@ class Relay:
         ended = {
             "exited": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
             "signaled": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
-            "oom_kills": oom_kills(),
+            "oom_kills": self.memory_events.kills(),
         }
         self.outgoing.put(ENDED, encode(ended))
         self.outgoing.flush()
@@ -279,6 +297,8 @@ def ignore(number, frame) -> None:
 
 def become_worker(ends: list) -> None:
     """Leaves the process with these as descriptors 0, 1, 2, 3 and no other."""
+    # Programs look at themselves in /proc.
+    set_dumpable(True)
     high = [fcntl_dup(end, 64) for end in ends]
     for number, end in enumerate(high):
         os.dup2(end, number, inheritable=number < 3)
@@ -390,11 +410,24 @@ def cpu_quota():
     return quota * 100_000 // period if quota and period and quota > 0 else None
 
 
-def oom_kills():
+class MemoryEvents:
     """How often the kernel has killed here because memory ran out, if it counts that."""
-    counts = read(CGROUP + "memory.events") or read(CGROUP + "memory/memory.oom_control")
-    for line in counts.splitlines():
-        name, _, count = line.partition(" ")
-        if name == "oom_kill":
-            return number(count)
-    return None
+
+    def __init__(self) -> None:
+        self.file = None
+        for name in ("memory.events", "memory/memory.oom_control"):
+            try:
+                self.file = os.open(CGROUP + name, os.O_RDONLY | os.O_CLOEXEC)
+                return
+            except OSError:
+                continue
+
+    def kills(self):
+        if self.file is None:
+            return None
+        try:
+            counts = os.pread(self.file, 4096, 0)
+        except OSError:
+            return None
+        _, found, rest = counts.partition(b"oom_kill ")
+        return number(rest.split(b"\n", 1)[0]) if found else None

@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, bail, ensure};
 
 use crate::{
-    install, ordinary_user,
+    install, ordinary_user, podman,
     process::{Ran, command, find_program, is_root, run, succeeds},
     workspace::{Workspace, copy_executable},
 };
@@ -36,7 +36,7 @@ pub(crate) struct Group {
 pub(crate) enum Lane {
     /// Holds the lock on the target directory.
     Cargo,
-    /// Starts sandboxes and looks on the host for what they left.
+    /// Starts sandboxes or containers, or looks on the host for what they left: mounts, for example.
     Sandbox,
     /// Disturbs nobody.
     Any,
@@ -104,6 +104,13 @@ pub(crate) fn test() -> Vec<Group> {
             runner_packages,
         ),
         group(
+            "images",
+            "images of containers, built by the binary on Debian's packages",
+            Lane::Sandbox,
+            TOOLS,
+            podman::images,
+        ),
+        group(
             "integration",
             "real sandboxes, servers and files",
             Lane::Sandbox,
@@ -130,6 +137,20 @@ pub(crate) fn test() -> Vec<Group> {
             Lane::Sandbox,
             TOOLS,
             escape_user,
+        ),
+        group(
+            "podman",
+            "the podman engine over a service of our own",
+            Lane::Sandbox,
+            &["images"],
+            podman_engine,
+        ),
+        group(
+            "podman-user",
+            "the same with an ordinary user's service (when root)",
+            Lane::Sandbox,
+            &["images"],
+            podman_engine_user,
         ),
         group(
             "sdk",
@@ -303,26 +324,36 @@ fn usable_python(name: &str) -> Option<PathBuf> {
         .find(|python| succeeds(command(python).args(["-c", "import sys"])))
 }
 
-/// The integration tests of an ordinary user: one test becomes a stranger, which only root can.
-const WITHOUT_ROOT: &[&str] = &["--skip", "escape", "--skip", "a_process_of_another_user"];
+/// The integration tests without those that have a group of their own.
+const INTEGRATION: &[&str] = &[
+    "--skip",
+    "escape",
+    "--skip",
+    "contract::podman",
+    "--skip",
+    "podman::",
+];
+/// One test becomes a stranger, which only root can.
+const ONLY_ROOT: &[&str] = &["--skip", "a_process_of_another_user"];
+const ESCAPE: &[&str] = &["escape", "--skip", "podman::"];
 
 fn integration(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
-    let arguments = if is_root() {
-        &["--skip", "escape"]
+    if is_root() {
+        run_integration(INTEGRATION, workspace, log)
     } else {
-        WITHOUT_ROOT
-    };
-    run_integration(arguments, workspace, log)
+        run_integration(&[INTEGRATION, ONLY_ROOT].concat(), workspace, log)
+    }
 }
 
 fn escape(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
-    run_integration(&["escape"], workspace, log)
+    run_integration(ESCAPE, workspace, log)
 }
 
 fn integration_user(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
     ordinary_user::run_tests(
         &integration_test_binary(workspace)?,
-        WITHOUT_ROOT,
+        &[INTEGRATION, ONLY_ROOT].concat(),
+        &[],
         workspace,
         log,
     )
@@ -331,13 +362,44 @@ fn integration_user(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
 fn escape_user(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
     ordinary_user::run_tests(
         &integration_test_binary(workspace)?,
-        &["escape"],
+        ESCAPE,
+        &[],
+        workspace,
+        log,
+    )
+}
+
+/// Tests that need podman: named so, in the contract of all engines and by themselves.
+const PODMAN: &[&str] = &["contract::podman", "podman::"];
+
+fn podman_engine(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
+    let service = podman::Service::start(podman::Place::of_this_user(workspace)?, log)?;
+    let mut tests = integration_tests(PODMAN, workspace)?;
+    run(tests.envs(service.test_variables()), log)?;
+    Ok(Ran::Tests)
+}
+
+fn podman_engine_user(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
+    if !is_root() {
+        return Ok(Ran::Nothing(ordinary_user::ALREADY));
+    }
+    let service = podman::Service::start(podman::Place::of_ordinary_user(workspace, log)?, log)?;
+    service.build_images(workspace, log)?;
+    ordinary_user::run_tests(
+        &integration_test_binary(workspace)?,
+        PODMAN,
+        &service.test_variables(),
         workspace,
         log,
     )
 }
 
 fn run_integration(arguments: &[&str], workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
+    run(&mut integration_tests(arguments, workspace)?, log)?;
+    Ok(Ran::Tests)
+}
+
+fn integration_tests(arguments: &[&str], workspace: &Workspace) -> anyhow::Result<Command> {
     let mut tests = command(integration_test_binary(workspace)?);
     tests
         .args(arguments)
@@ -348,8 +410,7 @@ fn run_integration(arguments: &[&str], workspace: &Workspace, log: &File) -> any
         .env("FORGE_TEST_TOOLS", &workspace.tools)
         .env("INSTA_UPDATE", "no")
         .env("INSTA_WORKSPACE_ROOT", &workspace.root);
-    run(&mut tests, log)?;
-    Ok(Ran::Tests)
+    Ok(tests)
 }
 
 /// Run directly, so that it does not wait for the lock that clippy holds meanwhile. Cargo's build

@@ -52,6 +52,15 @@ const DEBIAN: &[(&str, &str)] = &[
     ("openssl", "/usr/bin/openssl"),
 ];
 
+/// Podman without systemd, for root and for ordinary users, and what makes root file systems.
+pub(crate) const PODMAN: &[(&str, &str)] = &[
+    ("podman", "/usr/bin/podman"),
+    ("runc", "/usr/sbin/runc"),
+    ("conmon", "/usr/bin/conmon"),
+    ("uidmap", "/usr/bin/newuidmap"),
+    ("mmdebstrap", "/usr/bin/mmdebstrap"),
+];
+
 /// Interpreters that the packages above have wheels for.
 const PYTHONS: &[&str] = &[
     "/usr/bin/python3.11",
@@ -67,7 +76,7 @@ const PYTHONS: &[&str] = &[
 ///
 /// A package could not be installed; the next run tries again.
 pub(crate) fn install(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
-    if let Some(by_hand) = install_debian(DEBIAN, log)? {
+    if let Some(by_hand) = install_debian(&[DEBIAN, PODMAN].concat(), log)? {
         println!("note    install: some tests will fail until an administrator runs: {by_hand}");
     }
     install_npm(&workspace.tools.join("npm"), NPM, log)?;
@@ -123,6 +132,34 @@ pub(crate) fn install_debian(
     )
     .with_context(|| format!("install these packages by hand: {by_hand}"))?;
     Ok(None)
+}
+
+/// Makes a root file system of this release's packages, as an archive. Their scripts do not run;
+/// `links` is a shell command for what is needed of that, with the new root as `$1`.
+///
+/// # Errors
+///
+/// This is no Debian, or `mmdebstrap` failed.
+pub(crate) fn bootstrap(
+    packages: &str,
+    links: Option<&str>,
+    archive: &Path,
+    log: &File,
+) -> anyhow::Result<()> {
+    let release = fs::read_to_string("/etc/os-release")?;
+    let suite = release
+        .lines()
+        .find_map(|line| line.strip_prefix("VERSION_CODENAME="))
+        .context("/etc/os-release names no release")?;
+    let mut bootstrap = command("mmdebstrap");
+    bootstrap.args(["--variant=extract", &format!("--include={packages}")]);
+    for directory in ["doc", "locale", "man"] {
+        bootstrap.arg(format!("--dpkgopt=path-exclude=/usr/share/{directory}/*"));
+    }
+    if let Some(links) = links {
+        bootstrap.arg(format!("--extract-hook={links}"));
+    }
+    run(bootstrap.arg(suite).arg(archive), log)
 }
 
 /// Installs these npm packages into `directory`, unless they are there.

@@ -11,6 +11,7 @@ mod counts;
 mod groups;
 mod install;
 mod ordinary_user;
+mod podman;
 mod process;
 mod schedule;
 mod workspace;

@@ -1,6 +1,7 @@
 //! Runs the sandbox tests a second time as a user without any privilege.
 
 use std::{
+    ffi::OsString,
     fs::{self, File, Permissions},
     os::unix::fs::{PermissionsExt, chown},
     path::{Path, PathBuf},
@@ -15,10 +16,13 @@ use crate::{
 };
 
 /// `nobody`: every system knows it, and it owns nothing.
-const USER: u32 = 65534;
+pub(crate) const USER: u32 = 65534;
 
 /// What an ordinary login has on PATH; root's own may lead into `/root`.
-const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
+pub(crate) const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
+
+/// Why such a group does nothing for a developer.
+pub(crate) const ALREADY: &str = "not root: the tests already ran as an ordinary user";
 
 /// Runs a test binary as `nobody`, with a home of its own. Does nothing for a developer who is
 /// an ordinary user anyway: the same tests ran as such before.
@@ -29,19 +33,17 @@ const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin
 pub(crate) fn run_tests(
     tests: &Path,
     arguments: &[&str],
+    variables: &[(&str, OsString)],
     workspace: &Workspace,
     log: &File,
 ) -> anyhow::Result<Ran> {
     if !is_root() {
-        return Ok(Ran::Nothing(
-            "not root: the tests already ran as an ordinary user",
-        ));
+        return Ok(Ran::Nothing(ALREADY));
     }
     let place = Place::make(tests, workspace, log)?;
-    run(
-        place.command(workspace).arg(&place.tests).args(arguments),
-        log,
-    )?;
+    let mut tests = place.command(workspace);
+    tests.envs(variables.iter().cloned());
+    run(tests.arg(&place.tests).args(arguments), log)?;
     Ok(Ran::Tests)
 }
 

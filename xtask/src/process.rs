@@ -37,6 +37,15 @@ pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
+/// A program without that time limit: for what is measured, and for services.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "running programs is what xtask does"
+)]
+pub(crate) fn program(name: impl AsRef<OsStr>) -> Command {
+    Command::new(name)
+}
+
 /// Runs to the end with both outputs in `log`.
 ///
 /// # Errors

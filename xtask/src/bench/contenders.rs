@@ -5,11 +5,14 @@ use std::{env, fs::File, path::PathBuf};
 use super::{
     containers::{OfContainers, Service},
     programs::{Driver, McpRows, McpServer, OneShot, Sampler, SocketFloor},
-    tools::{self, IMAGE_NAME, Tools, program},
+    tools::{self, IMAGE_NAME, Tools},
     watchdog::Watchdog,
     workloads::{SESSION_CONTENDER, Workload},
 };
-use crate::{process::is_root, workspace::Workspace};
+use crate::{
+    process::{is_root, program},
+    workspace::Workspace,
+};
 
 /// What starts a contender.
 type Open = fn(&Tools, &Start) -> anyhow::Result<Box<dyn Sampler>>;

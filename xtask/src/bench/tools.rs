@@ -10,8 +10,8 @@ use anyhow::{Context, bail};
 
 use super::workloads;
 use crate::{
-    install::{install_debian, install_npm, install_pypi, once},
-    process::{command, is_root, run},
+    install::{PODMAN, bootstrap, install_debian, install_npm, install_pypi, once},
+    process::{command, is_root, program, run},
     workspace::{Workspace, copy_executable},
 };
 
@@ -102,15 +102,6 @@ impl Tools {
     }
 }
 
-/// A program without the time limit of [`command`], which would be on the clock.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "running programs is what xtask does"
-)]
-pub(crate) fn program(name: impl AsRef<std::ffi::OsStr>) -> Command {
-    Command::new(name)
-}
-
 /// Builds the release binary, and the bench program. The binary comes last, as users get it: the
 /// bench program is built with what tests depend on.
 ///
@@ -175,24 +166,10 @@ pub(crate) fn podman(tools: &Tools, log: &File) -> anyhow::Result<()> {
     if !is_root() {
         bail!("it is measured as root only: run the bench as root");
     }
-    debian(
-        &[
-            ("podman", "/usr/bin/podman"),
-            ("runc", "/usr/sbin/runc"),
-            ("mmdebstrap", "/usr/bin/mmdebstrap"),
-        ],
-        log,
-    )?;
+    debian(PODMAN, log)?;
     let image = tools.directory.join("image");
     once(&image, IMAGE, || {
-        let release = fs::read_to_string("/etc/os-release")?;
-        let suite = release
-            .lines()
-            .find_map(|line| line.strip_prefix("VERSION_CODENAME="))
-            .context("/etc/os-release names no release")?;
-        let mut bootstrap = command("mmdebstrap");
-        bootstrap.args(["--variant=extract", &format!("--include={IMAGE}"), suite]);
-        run(bootstrap.arg(image.join("root.tar")), log)?;
+        bootstrap(IMAGE, None, &image.join("root.tar"), log)?;
         let mut podman = command("podman");
         podman.args(tools.podman().get_args());
         run(

@@ -16,6 +16,7 @@ use crate::{
 
 use super::{
     CliError, Exit,
+    containers::{self, ContainerApi},
     terminal::{Screen, print_json, wrapped},
 };
 
@@ -23,7 +24,8 @@ use super::{
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
 Shows every layer of the sandbox with what was found and, where something is missing, what to do. \
-Nothing is installed or changed, and no MCP server is started.
+Nothing is installed or changed, and no MCP server is started. Where a container API is configured, \
+or there is one, the programs behind it are named with the holes that are known in their versions.
 
 Exit codes: 0 if the configured engine can run sealed under the configured profile, else 1.
 
@@ -43,14 +45,29 @@ pub(super) async fn run(
     screen: Screen,
 ) -> Result<Exit, CliError> {
     let probe = engine::of(&loaded.config).probe().await;
+    let api = containers::look(&loaded.config).await;
     let exit = if probe.usable {
         Exit::Success
     } else {
         Exit::Failure
     };
     if arguments.json {
-        print_json(&as_json(loaded, &probe, search_path))?;
+        let mut report = as_json(loaded, &probe, search_path);
+        report["containers"] = match &api {
+            Ok(api) => json!(api.as_ref().map(ContainerApi::as_json)),
+            Err(problem) => json!({ "error": problem }),
+        };
+        print_json(&report)?;
     } else {
+        let rows = match &api {
+            Ok(None) => Vec::new(),
+            Ok(Some(api)) => api.rows(),
+            Err(problem) => vec![format!("  {}", wrapped(problem, 2))],
+        };
+        if !rows.is_empty() {
+            let title = screen.bold("Container API");
+            writeln!(io::stdout(), "{title}\n{}\n", rows.join("\n"))?;
+        }
         let report = as_text(loaded, &probe, search_path, screen);
         write!(io::stdout(), "{report}")?;
     }

@@ -9,7 +9,10 @@ use crate::{
     audit::{Audit, AuditError},
     bridge::Bridge,
     config::{Config, ConfigError, Sources},
-    engine,
+    engine::{
+        self,
+        podman::{images::ImageError, socket::SocketError},
+    },
     http::HttpError,
     mcp::{ServeError, client::ClientError},
     servers::ServersError,
@@ -18,8 +21,10 @@ use crate::{
 
 mod audit;
 mod console;
+mod containers;
 mod demo;
 mod doctor;
+mod image;
 mod output;
 mod prompt;
 mod reach;
@@ -91,6 +96,9 @@ enum Command {
     Doctor(doctor::DoctorArguments),
     Tools(tools::ToolsArguments),
     Audit(audit::AuditArguments),
+    Image(image::ImageArguments),
+    /// The same as `image build`
+    BuildImages(image::BuildArguments),
 }
 
 /// How a command ended. `main` turns it into the exit code.
@@ -147,6 +155,12 @@ pub enum CliError {
     /// The demo lacks what it needs. Nothing was started.
     #[error(transparent)]
     Demo(#[from] DemoError),
+    /// There is no container API, or it cannot be used.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// An image could not be built or listed.
+    #[error(transparent)]
+    Image(#[from] ImageError),
     /// A file that the command was to write cannot be written.
     #[error("{}: cannot be written: {source}", file.display())]
     Save {
@@ -175,7 +189,9 @@ impl CliError {
             Self::Server(ClientError::Refused {
                 is_callers: true, ..
             }) => Exit::Usage,
+            Self::Image(error) => image::exit(error),
             Self::Service(_)
+            | Self::Socket(_)
             | Self::Server(_)
             | Self::Servers(_)
             | Self::Reach(_)
@@ -222,6 +238,8 @@ impl Arguments {
             }
             Command::Tools(arguments) => tools::run(arguments, loaded.config, screen).await,
             Command::Audit(arguments) => audit::run(arguments, &loaded.config, screen).await,
+            Command::Image(arguments) => image::run(arguments, &loaded.config, screen).await,
+            Command::BuildImages(arguments) => image::build(arguments, &loaded.config).await,
         }
     }
 }

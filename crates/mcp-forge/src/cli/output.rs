@@ -83,8 +83,8 @@ pub(super) fn exit_of(outcome: &str) -> Exit {
         "timed_out" => Exit::TimedOut,
         "out_of_memory" => Exit::OutOfMemory,
         "cancelled" => Exit::Interrupted,
-        // The code did not run, whatever it is.
-        "session_lost" => Exit::Internal,
+        // The code did not run, whatever it is, or not to its end, and that is not its fault.
+        "session_lost" | "sandbox_error" => Exit::Internal,
         _ => Exit::Failure,
     }
 }

@@ -181,6 +181,7 @@ fn containers(reader: &Reader<'_>) -> Result<ContainersConfig, ConfigError> {
             python_3_11: text("images.python_3_11"),
             python_3_12: text("images.python_3_12"),
             jupyter: text("images.jupyter"),
+            base: text("images.base"),
             allowed: reader.texts("images.allowed"),
             auto_pull: reader.flag("images.auto_pull"),
             pull_interval: reader.duration("images.pull_interval")?,

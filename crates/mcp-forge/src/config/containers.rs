@@ -33,7 +33,7 @@ pub struct ContainersConfig {
     pub images: Images,
     /// Started containers that wait for code, of each image. Default 2.
     pub ready: usize,
-    /// Containers of this data directory that are older are removed at start. Default a day.
+    /// Containers that servers of this data directory left behind are looked for at start and again after so long, ten minutes at most. Default a day.
     pub max_age: Duration,
 }
 
@@ -46,6 +46,8 @@ pub struct Images {
     pub python_3_12: String,
     /// For sessions.
     pub jupyter: String,
+    /// What ours are built on; `{version}` in it stands for the version of Python.
+    pub base: String,
     /// Images that may be used or pulled: names, or beginnings of names with `*` at their end.
     pub allowed: Vec<String>,
     /// Whether missing ones are pulled at start.

@@ -164,6 +164,9 @@ impl ContainerPolicy {
             let made = lookup(inspected, path);
             let holds = match expected {
                 Created::AsAsked => same(lookup(asked, asked_path(path)), made),
+                Created::AsAskedOrIgnored => {
+                    is_nothing(made) || lookup(asked, asked_path(path)) == made
+                }
                 Created::OneOf(values) => {
                     values.contains(&made.and_then(Value::as_str).unwrap_or_default())
                 }

@@ -34,6 +34,9 @@ pub(super) enum Rule {
 pub(super) enum Created {
     /// Exactly what was asked for.
     AsAsked,
+    /// Exactly what was asked for, or nothing: a limit that the host ignores is dropped by the service,
+    /// and noticed by whoever reads the limits back inside.
+    AsAskedOrIgnored,
     /// What was asked for, and what the service adds.
     Includes,
     /// One of these.
@@ -78,11 +81,10 @@ pub(super) const CREATE: &[(&str, Rule)] = &[
     ("HostConfig.ShmSize",        Rule::Positive),
     ("HostConfig.Ulimits",        Rule::Ulimits(&["nofile", "nproc", "core"])),
     ("HostConfig.Tmpfs",          Rule::Tmpfs(&["/tmp", "/workspace", "/run", "/var/tmp", "/opt/mcp-forge"])),
-    ("HostConfig.Runtime",        Rule::Is("runc")),
 ];
 
 /// Parameters that may be left out.
-const OPTIONAL: [&str; 3] = ["Hostname", "HostConfig.Runtime", "HostConfig.CgroupnsMode"];
+const OPTIONAL: [&str; 2] = ["Hostname", "HostConfig.CgroupnsMode"];
 
 /// What must have come of it, by the service's own account.
 #[rustfmt::skip] // One row a line: this is a table.
@@ -96,9 +98,9 @@ pub(super) const CREATED: &[(&str, Created)] = &[
     ("Config.Labels",                Created::Includes),
     ("HostConfig.NetworkMode",       Created::AsAsked),
     ("HostConfig.ReadonlyRootfs",    Created::AsAsked),
-    ("HostConfig.Memory",            Created::AsAsked),
-    ("HostConfig.MemorySwap",        Created::AsAsked),
-    ("HostConfig.PidsLimit",         Created::AsAsked),
+    ("HostConfig.Memory",            Created::AsAskedOrIgnored),
+    ("HostConfig.MemorySwap",        Created::AsAskedOrIgnored),
+    ("HostConfig.PidsLimit",         Created::AsAskedOrIgnored),
     ("HostConfig.ShmSize",           Created::AsAsked),
     ("HostConfig.SecurityOpt",       Created::Includes),
     ("HostConfig.LogConfig.Type",    Created::OneOf(&["none"])),

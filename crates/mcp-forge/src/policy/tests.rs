@@ -98,6 +98,7 @@ fn what_is_not_listed_is_refused_whatever_its_value() {
         ("HostConfig.DeviceCgroupRules", json!(["a *:* rwm"])),
         ("HostConfig.ExtraHosts", json!(["a:1.2.3.4"])),
         ("HostConfig.PortBindings", json!({"80/tcp": []})),
+        ("HostConfig.Runtime", json!("runc")),
         ("HostConfig.Unheard", json!(1)),
         ("Volumes", json!({"/a": {}})),
         ("ExposedPorts", json!({"80/tcp": {}})),
@@ -157,7 +158,6 @@ fn required_parameters_have_their_exact_values() {
             json!({"/tmp": "rw,nosuid,nodev,size=1,dev"}),
         ),
         ("HostConfig.AutoRemove", json!(false)),
-        ("HostConfig.Runtime", json!("/tmp/mine")),
     ] {
         assert_eq!(
             refused(path, value.clone()),
@@ -264,7 +264,7 @@ fn what_the_service_made_is_held_against_what_was_asked() {
         ("HostConfig.Binds", json!(["/:/host"])),
         ("HostConfig.CapAdd", json!(["SYS_ADMIN"])),
         ("HostConfig.Memory", json!(2)),
-        ("HostConfig.PidsLimit", json!(0)),
+        ("HostConfig.PidsLimit", json!(-1)),
         ("HostConfig.PidMode", json!("host")),
         ("HostConfig.SecurityOpt", json!(["no-new-privileges"])),
         ("HostConfig.CgroupParent", json!("/")),
@@ -279,5 +279,20 @@ fn what_the_service_made_is_held_against_what_was_asked() {
         let violation = policy().created(&body(), &made).unwrap_err();
         assert_eq!(violation.rule, "container.not_as_asked", "{path}");
         assert!(violation.message.contains(path), "{violation}");
+    }
+}
+
+/// As an ordinary user's service does where control groups are not delegated. The limits are read back
+/// inside, and the launch is refused there.
+#[test]
+fn a_limit_that_the_host_ignores_is_left_to_be_measured() {
+    for path in [
+        "HostConfig.Memory",
+        "HostConfig.MemorySwap",
+        "HostConfig.PidsLimit",
+    ] {
+        let mut made = inspected();
+        set(&mut made, path, json!(0));
+        assert_eq!(policy().created(&body(), &made), Ok(()), "{path}");
     }
 }

@@ -37,6 +37,7 @@ use crate::{
     engine::{Engine, Guard, Isolation, LaunchError, Purpose, SandboxSpec},
     limits::LimitsView,
     names::{Principal, SessionName},
+    policy::Violation,
     session::{SessionError, Sessions},
     turn::{self, Observer, Report, Turn},
 };
@@ -139,6 +140,17 @@ pub enum ServiceError {
 }
 
 impl ServiceError {
+    /// The rule of the allow-list that was hit, by a call's sandbox or by its session's.
+    const fn violation(&self) -> Option<&Violation> {
+        match self {
+            Self::Launch(LaunchError::Forbidden(violation))
+            | Self::Session(SessionError::Launch(LaunchError::Forbidden(violation))) => {
+                Some(violation)
+            }
+            _ => None,
+        }
+    }
+
     /// Whether the caller can mend it: the same request would be refused again.
     pub fn is_callers(&self) -> bool {
         match self {
@@ -319,6 +331,12 @@ impl Service {
             }
         };
         running.end(&ended);
+        if let Err(error) = &ended
+            && let Some(violation) = error.violation()
+        {
+            self.audit
+                .record("security.violation", records::violated(&id, violation))?;
+        }
         let written = pending.finish(match &ended {
             Ok(response) => records::ended(response),
             Err(error) => {
@@ -374,10 +392,6 @@ impl Service {
         let sandbox = match self.engine.launch(&spec).await {
             Ok(sandbox) => sandbox,
             Err(error) => {
-                if let LaunchError::Forbidden(violation) = &error {
-                    self.audit
-                        .record("security.violation", records::violated(id, violation))?;
-                }
                 pending.finish(fields(
                     json!({"success": false, "error": error.to_string()}),
                 ))?;

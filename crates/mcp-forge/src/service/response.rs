@@ -26,7 +26,7 @@ const MAX_TRUNCATED: usize = 16;
 pub struct ExecuteResponse {
     /// Whether the outcome is `completed`.
     pub success: bool,
-    /// `completed`, `raised`, `timed_out`, `out_of_memory`, `output_limit`, `cancelled`, `crashed` or `session_lost`.
+    /// `completed`, `raised`, `timed_out`, `out_of_memory`, `output_limit`, `cancelled`, `crashed`, `sandbox_error` or `session_lost`.
     pub outcome: String,
     /// Value of the last expression, as JSON; see `docs/values.md`.
     pub result: Value,
@@ -41,7 +41,7 @@ pub struct ExecuteResponse {
     /// MIME bundles: figures, tables, HTML.
     pub displays: Vec<Display>,
     /// What went wrong, unless the outcome is `completed`. `type` is the exception's class when the
-    /// outcome is `raised`, else `TimedOut`, `OutOfMemory`, `OutputLimit`, `Cancelled` or `Crashed`.
+    /// outcome is `raised`, else `TimedOut`, `OutOfMemory`, `OutputLimit`, `Cancelled`, `Crashed` or `SandboxError`.
     pub error: Option<Raised>,
     /// The tools that were granted.
     pub available_tools: Vec<String>,
@@ -229,6 +229,10 @@ fn explain(outcome: &Outcome, limits: &Limits, max: &Limits) -> Option<Raised> {
         ),
         Outcome::Cancelled => ("Cancelled", "The caller cancelled the execution, and it was stopped.".to_owned()),
         Outcome::Crashed(cause) => ("Crashed", explain_crash(cause)),
+        Outcome::SandboxError(reason) => (
+            "SandboxError",
+            format!("The sandbox was lost while the code ran: {reason}. Tool calls that the code had made have taken effect; otherwise it can be run again."),
+        ),
     };
     Some(Raised {
         kind: kind.to_owned(),
@@ -268,12 +272,11 @@ fn explain_crash(cause: &ExitCause) -> String {
             "The interpreter was ended by {}. Native code (ctypes, an extension module) or a signal that the code sent itself does this.",
             signal_name(*signal)
         ),
-        ExitCause::Killed => {
-            "The code disturbed the connection to the server, and the sandbox was stopped. Leave the interpreter's own file descriptors alone."
-                .to_owned()
-        }
         ExitCause::OutOfMemory => "The sandbox went over its memory limit.".to_owned(),
-        ExitCause::Lost(reason) => format!("The sandbox was lost: {reason}"),
+        ExitCause::Killed => "The sandbox was stopped.".to_owned(),
+        ExitCause::Lost(reason) => format!(
+            "The code disturbed the connection to the server: {reason}. The sandbox was stopped. Leave the interpreter's own file descriptors alone."
+        ),
     }
 }
 

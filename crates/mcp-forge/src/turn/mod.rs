@@ -148,6 +148,8 @@ pub enum Outcome {
     Cancelled,
     /// The interpreter ended or broke the protocol; the sandbox is gone.
     Crashed(ExitCause),
+    /// The engine lost the sandbox, which is gone or will be removed; what is known of why.
+    SandboxError(String),
 }
 
 impl Outcome {
@@ -161,6 +163,7 @@ impl Outcome {
             Self::OutputLimit => "output_limit",
             Self::Cancelled => "cancelled",
             Self::Crashed(_) => "crashed",
+            Self::SandboxError(_) => "sandbox_error",
         }
     }
 }

@@ -183,6 +183,7 @@ fn died(cause: ExitCause, reason: &str) -> Outcome {
         ExitCause::OutOfMemory => Outcome::OutOfMemory,
         // Alive until we killed it: it had only closed or spoilt its connection.
         ExitCause::Killed => Outcome::Crashed(ExitCause::Lost(reason.to_owned())),
+        ExitCause::Lost(reason) => Outcome::SandboxError(reason),
         cause => Outcome::Crashed(cause),
     }
 }

@@ -68,10 +68,6 @@ fn wrong_usage_is_one_sentence_and_code_2() {
         ),
         (&["serve", "--http", "127.0.0.1"], "there is no port"),
         (
-            &["run", "-c", "1", "--engine", "podman"],
-            "--engine \"podman\" is not available yet",
-        ),
-        (
             &["run", "/nonexistent.py"],
             "/nonexistent.py: the code cannot be read",
         ),

@@ -21,6 +21,7 @@ use crate::{
     limits::Limits,
 };
 
+mod connection;
 mod interpreter;
 mod launch;
 mod minimal;

@@ -2,7 +2,7 @@
 //! policy first, and containers that are not this server's are never touched.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -18,8 +18,12 @@ use bollard::{
     },
 };
 use serde_json::Value;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::owner::{Owner, Whose};
+use super::{
+    FIRST_PAUSE, LONGEST_PAUSE,
+    owner::{Owner, Whose},
+};
 use crate::policy::{ContainerPolicy, Image, Operation, Violation};
 
 /// Tries to remove a container: the service refuses while it starts or stops one.
@@ -27,6 +31,9 @@ const REMOVE_TRIES: u32 = 20;
 
 /// Time between them.
 const REMOVE_PAUSE: Duration = Duration::from_millis(100);
+
+/// A request for a container takes less than this: beyond it, its answer was lost.
+const LONGEST_MAKING_SECONDS: i64 = 300;
 
 /// A request to the service came to nothing.
 #[derive(Debug, thiserror::Error)]
@@ -48,16 +55,39 @@ pub(super) struct Containers {
     client: Docker,
     policy: Arc<ContainerPolicy>,
     owner: Arc<Owner>,
-    own: Arc<Mutex<HashSet<String>>>,
+    own: Own,
+}
+
+/// What this server has made and not seen to be gone: one list for its whole life, since the service
+/// may go and come back.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Own {
+    fates: Arc<Mutex<HashMap<String, Fate>>>,
+    /// What makes and removes containers, whether or not somebody waits for it.
+    pub(super) tasks: TaskTracker,
+    /// Cancelled when the server ends: nothing is tried again after that.
+    pub(super) ending: CancellationToken,
+}
+
+/// Whether a container is still wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Wanted,
+    /// Its removal was begun; it is tried again until the service says that it is gone.
+    Doomed,
 }
 
 impl Containers {
-    pub(super) fn new(client: Docker, policy: Arc<ContainerPolicy>, owner: Arc<Owner>) -> Self {
+    pub(super) fn new(
+        client: Docker,
+        policy: Arc<ContainerPolicy>,
+        (owner, own): (Arc<Owner>, Own),
+    ) -> Self {
         Self {
             client,
             policy,
             owner,
-            own: Arc::default(),
+            own,
         }
     }
 
@@ -103,7 +133,7 @@ impl Containers {
         self.policy.create(image, &asked)?;
         let created = self.client.create_container(None, body).await;
         let id = created.map_err(|error| failed(&error))?.id;
-        self.lock().insert(id.clone());
+        self.lock().insert(id.clone(), Fate::Wanted);
         match self
             .look(&id)
             .await
@@ -145,6 +175,7 @@ impl Containers {
             tracing::error!(%violation, "a container is left alone");
             return false;
         }
+        self.lock().insert(id.to_owned(), Fate::Doomed);
         let gone = self.remove_now(id).await;
         if gone {
             self.lock().remove(id);
@@ -152,12 +183,29 @@ impl Containers {
         gone
     }
 
-    /// Removes the containers of servers of this data directory that are gone: all of them, or those
-    /// that are older than this. Says how many.
-    pub(super) async fn remove_orphans(
-        &self,
-        older_than: Option<Duration>,
-    ) -> Result<usize, ContainerError> {
+    /// As [`Self::remove`], while nobody waits, and until it is gone: the service may be away. What is
+    /// left when the server ends, or is dropped outside the runtime, goes at a later start.
+    pub(super) fn remove_later(&self, id: String) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return;
+        };
+        let containers = self.clone();
+        let removal = async move {
+            let mut pause = FIRST_PAUSE;
+            while !containers.remove(&id).await && containers.lock().contains_key(&id) {
+                let ends = containers.own.ending.cancelled();
+                if tokio::time::timeout(pause, ends).await.is_ok() {
+                    return;
+                }
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        };
+        self.own.tasks.spawn_on(removal, &runtime);
+    }
+
+    /// Removes the containers of servers of this data directory that are gone, and those of this one
+    /// that nobody wants any more. Says how many.
+    pub(super) async fn remove_orphans(&self) -> Result<usize, ContainerError> {
         let filters = HashMap::from([("label".to_owned(), vec![self.owner.labels().filter()])]);
         let options = ListContainersOptionsBuilder::default()
             .all(true)
@@ -165,25 +213,33 @@ impl Containers {
             .build();
         let listed = self.client.list_containers(Some(options)).await;
         let now = jiff::Timestamp::now().as_second();
-        let least_age =
-            older_than.map_or(0, |age| i64::try_from(age.as_secs()).unwrap_or(i64::MAX));
         let mut removed = 0;
         for container in listed.map_err(|error| failed(&error))? {
             let (Some(id), Some(labels)) = (container.id, container.labels) else {
                 continue;
             };
-            let is_old = now - container.created.unwrap_or(now) >= least_age;
+            let age = now - container.created.unwrap_or(now);
             let is_orphan = match self.owner.whose(&labels) {
                 Whose::Dead => true,
-                // One that this server has lost sight of. At start there is none.
-                Whose::Ours => older_than.is_some() && !self.lock().contains(&id),
+                Whose::Ours => self.is_unwanted(&id, age),
                 Whose::Other => false,
             };
-            if is_orphan && is_old && self.remove_now(&id).await {
+            if is_orphan && self.remove_now(&id).await {
+                self.lock().remove(&id);
                 removed += 1;
             }
         }
         Ok(removed)
+    }
+
+    /// Whether one that carries this server's labels is to go. One that is not known is being made
+    /// just now, or its making was never answered.
+    fn is_unwanted(&self, id: &str, age_seconds: i64) -> bool {
+        match self.lock().get(id) {
+            Some(Fate::Wanted) => false,
+            Some(Fate::Doomed) => true,
+            None => age_seconds >= LONGEST_MAKING_SECONDS,
+        }
     }
 
     async fn look(&self, id: &str) -> Result<Value, ContainerError> {
@@ -224,13 +280,16 @@ impl Containers {
     }
 
     fn permit(&self, operation: Operation, id: &str) -> Result<(), Violation> {
-        let is_own = self.lock().contains(id);
+        let is_own = self.lock().contains_key(id);
         self.policy.operation(operation, is_own)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashSet<String>> {
-        // Nothing panics while it holds the set; if it did, the set is whole all the same.
-        self.own.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Fate>> {
+        // Nothing panics while it holds the map; if it did, the map is whole all the same.
+        self.own
+            .fates
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -12,6 +12,10 @@ use crate::{
 };
 
 /// A container's facts.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "the relay's words, one field each"
+)]
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(super) struct Facts {
     pub(super) python: String,
@@ -267,10 +271,11 @@ mod tests {
 
     #[test]
     fn each_layer_that_does_not_hold_is_a_refusal_that_names_it() {
-        let changes: [(&str, fn(&mut Facts)); 9] = [
+        type Change = fn(&mut Facts);
+        let changes: [(&str, Change); 9] = [
             ("pid_namespace", |facts| facts.pid = 4321),
             ("network_namespace", |facts| {
-                facts.interfaces.push("eth0".to_owned())
+                facts.interfaces.push("eth0".to_owned());
             }),
             ("read_only_root", |facts| facts.read_only_root = false),
             ("user", |facts| facts.uid = 0),

@@ -44,7 +44,7 @@ impl Container {
     }
 
     /// How it ended, from what the relay said, or from its silence.
-    fn cause(&self, ended: Option<Ended>, usage: &Usage) -> ExitCause {
+    fn cause(&self, ended: Option<&Ended>, usage: &Usage) -> ExitCause {
         let is_full = usage
             .memory_peak_bytes
             .is_some_and(|peak| peak >= self.memory_bytes - self.memory_bytes / 64);
@@ -57,11 +57,11 @@ impl Container {
             Some(Ended {
                 exited: Some(status),
                 ..
-            }) => ExitCause::Exited(status),
+            }) => ExitCause::Exited(*status),
             Some(Ended {
                 signaled: Some(signal),
                 ..
-            }) => ExitCause::Signaled(signal),
+            }) => ExitCause::Signaled(*signal),
             // Only the kernel kills a container's first process without being asked by the service.
             _ if is_full => ExitCause::OutOfMemory,
             _ => ExitCause::Lost("the container's stream ended".to_owned()),
@@ -88,7 +88,7 @@ impl Guard for Container {
             && let Ok(ended) = timeout(patience, link.ended()).await
         {
             usage = self.measured().or(usage);
-            cause = self.cause(ended, &usage);
+            cause = self.cause(ended.as_ref(), &usage);
         }
         self.link = None;
         let removed = timeout(REMOVAL, self.containers.remove(&self.id)).await;
@@ -96,8 +96,9 @@ impl Guard for Container {
         if removed != Ok(true) {
             tracing::warn!(
                 id = self.id,
-                "a container was not removed; a later start will"
+                "a container is not removed yet; it is tried again"
             );
+            self.containers.remove_later(std::mem::take(&mut self.id));
         }
         Ending { cause, usage }
     }
@@ -110,10 +111,7 @@ impl Drop for Container {
         }
         // Hanging up ends it already, unless code inside has broken the relay.
         self.link = None;
-        let (containers, id) = (self.containers.clone(), self.id.clone());
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move { containers.remove(&id).await });
-        }
+        self.containers.remove_later(std::mem::take(&mut self.id));
     }
 }
 

@@ -280,6 +280,8 @@ impl Outward {
                 Some(Err(_)) | None => break,
             }
         }
+        // Its other half is still held by what carries inward: dropping it would end nothing.
+        self.hang_up().await;
         let complaint = self.records.complaint();
         if !complaint.is_empty() {
             tracing::debug!(complaint, "a container's relay complained");
@@ -337,14 +339,15 @@ async fn carry_in(
                 Some(()) => send(&mut input, INTERRUPT_RECORD, &[]).await,
                 None => return,
             },
-            length = control.read(&mut piece), if is_open => match length {
-                Ok(length @ 1..) => send(&mut input, CONTROL_RECORD, &piece[..length]).await,
-                // The server's end is gone; the guard decides what becomes of the container.
-                Ok(0) | Err(_) => {
+            length = control.read(&mut piece), if is_open => {
+                if let Ok(length @ 1..) = length {
+                    send(&mut input, CONTROL_RECORD, &piece[..length]).await
+                } else {
+                    // The server's end is gone; the guard decides what becomes of the container.
                     is_open = false;
                     Ok(())
                 }
-            },
+            }
         };
         if sent.is_err() {
             return;

@@ -7,7 +7,7 @@
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, Weak},
     time::{Duration, Instant},
 };
 
@@ -25,15 +25,18 @@ mod body;
 mod containers;
 mod facts;
 mod guard;
+pub mod images;
 mod link;
 mod owner;
 mod pool;
 mod probe;
 pub mod socket;
+pub mod versions;
 
-use containers::{ContainerError, Containers};
+use containers::{ContainerError, Containers, Own};
 use facts::Requirements;
 use guard::Container;
+use images::{Pull, Pulled};
 use link::{LinkError, Opening, Streams};
 use owner::Owner;
 use pool::Pools;
@@ -44,6 +47,9 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
 /// The longest such time.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// The longest wait for containers to be gone when the server ends.
+const END: Duration = Duration::from_secs(30);
 
 /// Starts containers.
 #[derive(Debug, Clone)]
@@ -61,6 +67,7 @@ struct Inner {
     /// Written once: what the service is told to filter system calls with.
     filter: OnceLock<String>,
     owner: OnceLock<Arc<Owner>>,
+    own: Own,
     pools: Pools,
 }
 
@@ -77,8 +84,6 @@ struct Connection {
 struct Service {
     socket: Arc<Socket>,
     containers: Containers,
-    /// `runc`, where the service's own choice does not run on this host.
-    runtime: Option<&'static str>,
 }
 
 /// A container whose interpreter waits.
@@ -128,6 +133,7 @@ impl Podman {
             service: Mutex::default(),
             filter: OnceLock::new(),
             owner: OnceLock::new(),
+            own: Own::default(),
             pools: Pools::default(),
         }))
     }
@@ -165,27 +171,23 @@ impl Inner {
         let unreachable = |error: socket::SocketError| LaunchError::Unreachable(error.to_string());
         let socket = Socket::connect(self.kind, self.settings.socket.as_deref());
         let socket = Arc::new(socket.await.map_err(unreachable)?);
-        let owner = match self.owner.get() {
-            Some(owner) => Arc::clone(owner),
-            None => {
-                let owner = Owner::register(&self.data_dir).map_err(|error| files(&error))?;
-                // Connections are made one at a time: nobody else has registered meanwhile.
-                Arc::clone(self.owner.get_or_init(|| Arc::new(owner)))
-            }
+        let owner = if let Some(owner) = self.owner.get() {
+            Arc::clone(owner)
+        } else {
+            let owner = Owner::register(&self.data_dir).map_err(|error| files(&error))?;
+            // Connections are made one at a time: nobody else has registered meanwhile.
+            Arc::clone(self.owner.get_or_init(|| Arc::new(owner)))
         };
         let policy = Arc::clone(&self.policy);
-        let containers = Containers::new(socket.client.clone(), policy, owner);
-        let removed = containers.remove_orphans(None).await;
+        let own = (owner, self.own.clone());
+        let containers = Containers::new(socket.client.clone(), policy, own);
+        let removed = containers.remove_orphans().await;
         match removed.map_err(|error| self.refused(error))? {
             0 => {}
             count => tracing::info!(count, "containers of servers that are gone were removed"),
         }
         containers.owner().forget_dead();
-        Ok(Service {
-            socket,
-            containers,
-            runtime: None,
-        })
+        Ok(Service { socket, containers })
     }
 
     /// Forgets a service that does not answer, so that the next launch looks for it again.
@@ -193,6 +195,20 @@ impl Inner {
         self.service.lock().await.service = None;
         drop(self.pools.turns.drain());
         drop(self.pools.sessions.drain());
+    }
+
+    /// Pulls the configured images, as far as that is wanted and allowed.
+    async fn pull(&self, service: &Service, what: Pull) {
+        let is_allowed = |name: &str| self.policy.image(name).is_ok();
+        let client = service.containers.client();
+        for (image, became) in images::pull(client, &self.settings.images, what, &is_allowed).await
+        {
+            match became {
+                Pulled::Pulled => tracing::info!(image, "pulled"),
+                Pulled::Failed(error) => tracing::warn!(image, %error, "not pulled"),
+                Pulled::Present | Pulled::NotAllowed | Pulled::NoRegistry => {}
+            }
+        }
     }
 
     fn image_names(&self, purpose: &Purpose) -> Vec<&str> {
@@ -219,6 +235,18 @@ impl Inner {
         )))
     }
 
+    /// As [`Self::make`], to its end even if the caller goes: what is half made cannot be taken back.
+    async fn make_whole(
+        self: &Arc<Self>,
+        limits: &Limits,
+        purpose: &Purpose,
+    ) -> Result<Made, LaunchError> {
+        let (inner, limits, purpose) = (Arc::clone(self), limits.clone(), purpose.clone());
+        let making = async move { inner.make(&limits, &purpose).await };
+        let made = self.own.tasks.spawn(making).await;
+        made.unwrap_or_else(|error| Err(LaunchError::Start(error.to_string())))
+    }
+
     /// Makes a container, cold.
     async fn make(&self, limits: &Limits, purpose: &Purpose) -> Result<Made, LaunchError> {
         let service = self.service().await?;
@@ -228,17 +256,11 @@ impl Inner {
                 self.forget().await;
                 Err(LaunchError::Unreachable(problem))
             }
-            Err(LaunchError::Start(problem))
-                if needs_runc(&problem) && service.runtime.is_none() =>
-            {
-                let service = Service {
-                    runtime: Some("runc"),
-                    ..service
-                };
-                let made = self.make_with(&service, limits, purpose).await?;
-                tracing::info!("the service's own runtime does not run here; runc does");
-                self.service.lock().await.service = Some(service);
-                Ok(made)
+            Err(LaunchError::Start(problem)) if needs_runc(&problem) => {
+                Err(LaunchError::Start(format!(
+                    "{problem}. Its runtime does not run with this host's cgroups: install runc, and set \
+                     `runtime = \"runc\"` under [engine] in containers.conf"
+                )))
             }
             made => made,
         }
@@ -254,7 +276,7 @@ impl Inner {
         let containers = &service.containers;
         let filter = self.filter()?;
         let labels = containers.owner().labels();
-        let body = body::body(&image, limits, labels, (filter, service.runtime));
+        let body = body::body(&image, limits, labels, filter);
         let id = containers.create(&image, body).await;
         let id = id.map_err(|error| self.refused(error))?;
         match self.open(service, &id, limits, purpose).await {
@@ -339,7 +361,7 @@ impl Inner {
         let Some(_filling) = pool.filling() else {
             return;
         };
-        while pool.lacks(self.settings.ready) {
+        while pool.lacks(self.settings.ready) && !self.own.tasks.is_closed() {
             match self.make(&self.default_limits, purpose).await {
                 Ok(made) => pool.put(made),
                 Err(error) => {
@@ -363,12 +385,14 @@ impl Engine for Podman {
 
     async fn prepare(&self) -> Result<(), LaunchError> {
         let service = self.0.service().await?;
+        self.0.pull(&service, Pull::Missing).await;
+        tokio::spawn(pull_newer(Arc::downgrade(&self.0)));
         tokio::spawn(tidy(Arc::downgrade(&self.0), self.0.settings.max_age));
         self.0.image(&service, &Purpose::default()).await?;
         if self.0.settings.ready > 0 {
             let made = self
                 .0
-                .make(&self.0.default_limits, &Purpose::default())
+                .make_whole(&self.0.default_limits, &Purpose::default())
                 .await?;
             self.0.pools.turns.put(made);
         }
@@ -379,10 +403,8 @@ impl Engine for Podman {
     async fn launch(&self, spec: &SandboxSpec) -> Result<Sandbox, LaunchError> {
         let inner = &self.0;
         if inner.settings.ready == 0 || !spec.limits.are_alike(&inner.default_limits) {
-            return Ok(inner
-                .make(&spec.limits, &spec.purpose)
-                .await?
-                .into_sandbox());
+            let made = inner.make_whole(&spec.limits, &spec.purpose).await?;
+            return Ok(made.into_sandbox());
         }
         let (pool, purpose) = match &spec.purpose {
             Purpose::Session => (&inner.pools.sessions, Purpose::Session),
@@ -391,36 +413,66 @@ impl Engine for Podman {
         let waiting = pool.take();
         let made = match waiting {
             Some(made) => made,
-            None => inner.make(&spec.limits, &spec.purpose).await?,
+            None => inner.make_whole(&spec.limits, &spec.purpose).await?,
         };
-        let inner = Arc::clone(inner);
-        tokio::spawn(async move { inner.fill(&purpose).await });
+        let filling = Arc::clone(inner);
+        let filling = async move { filling.fill(&purpose).await };
+        inner.own.tasks.spawn(filling);
         Ok(made.into_sandbox())
     }
 
     async fn shutdown(&self) {
-        let pools = &self.0.pools;
-        let waiting = [pools.turns.drain(), pools.sessions.drain()];
-        let ends = waiting.into_iter().flatten().map(|made| {
-            let guard: Box<dyn super::Guard> = Box::new(made.container);
-            guard.end(Duration::ZERO)
-        });
-        futures_util::future::join_all(ends).await;
+        let Inner { pools, own, .. } = &*self.0;
+        own.tasks.close();
+        own.ending.cancel();
+        // Dropped, they are removed by tasks; so is what others make just now, or have dropped.
+        drop((pools.turns.drain(), pools.sessions.drain()));
+        let gone = async {
+            own.tasks.wait().await;
+            // What was being made for them meanwhile.
+            drop((pools.turns.drain(), pools.sessions.drain()));
+            own.tasks.wait().await;
+        };
+        if tokio::time::timeout(END, gone).await.is_err() {
+            tracing::warn!("not all containers are gone; the next start removes them");
+        }
+    }
+}
+
+/// Asks the registries for newer images now and then, for as long as the engine lives.
+async fn pull_newer(inner: Weak<Inner>) {
+    loop {
+        let Some(interval) = inner
+            .upgrade()
+            .map(|inner| inner.settings.images.pull_interval)
+        else {
+            return;
+        };
+        tokio::time::sleep(interval).await;
+        if let Some(inner) = inner.upgrade()
+            && let Ok(service) = inner.service().await
+        {
+            inner.pull(&service, Pull::Newer).await;
+        }
     }
 }
 
 /// Looks now and then for containers that nobody will remove, for as long as the engine lives.
-async fn tidy(inner: std::sync::Weak<Inner>, max_age: Duration) {
-    const EVERY: Duration = Duration::from_secs(600);
+async fn tidy(inner: Weak<Inner>, max_age: Duration) {
+    const EVERY: Duration = Duration::from_mins(10);
     loop {
         tokio::time::sleep(EVERY.min(max_age)).await;
         let Some(inner) = inner.upgrade() else {
             return;
         };
-        let service = inner.service.lock().await.service.clone();
-        if let Some(service) = service
-            && let Err(error) = service.containers.remove_orphans(Some(max_age)).await
-        {
+        let looked = match inner.service().await {
+            Ok(service) => service.containers.remove_orphans().await.map(drop),
+            Err(error) => {
+                tracing::debug!(%error, "no look for old containers");
+                continue;
+            }
+        };
+        if let Err(error) = looked {
             tracing::debug!(%error, "no look for old containers");
         }
     }

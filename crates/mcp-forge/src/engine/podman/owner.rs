@@ -85,8 +85,12 @@ impl Owner {
         let server = random_name()?;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
         let path = path_of(&directory, &server);
-        let lock = File::from(rustix::fs::open(path, flags, Mode::from_raw_mode(0o600))?);
+        // Locked before it has its name: unlocked it would be taken for a dead server's.
+        let unnamed = directory.join(format!("{server}.new"));
+        let lock = rustix::fs::open(&unnamed, flags, Mode::from_raw_mode(0o600))?;
+        let lock = File::from(lock);
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        fs::rename(unnamed, path)?;
         Ok(Self {
             labels: Labels { place, server },
             directory,
@@ -126,17 +130,18 @@ impl Owner {
         }
     }
 
-    /// Whether the server of this name holds its lock. One without a file never does.
+    /// Whether the server of this name holds its lock. One without a file never does; one whose file
+    /// cannot be looked at may live.
     fn is_alive(&self, server: &str) -> bool {
         if server == self.labels.server {
             return true;
         }
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let opened = rustix::fs::open(path_of(&self.directory, server), flags, Mode::empty());
-        // Shared: two who look at the same time do not take each other for the owner.
-        opened.is_ok_and(|file| {
-            rustix::fs::flock(file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
-        })
+        match rustix::fs::open(path_of(&self.directory, server), flags, Mode::empty()) {
+            // Shared: two who look at the same time do not take each other for the owner.
+            Ok(file) => rustix::fs::flock(file, FlockOperation::NonBlockingLockShared).is_err(),
+            Err(error) => error != Errno::NOENT,
+        }
     }
 }
 
@@ -192,6 +197,36 @@ mod tests {
 
     fn labels(place: &str, server: &str) -> HashMap<String, String> {
         Labels::of(place, server).to_map()
+    }
+
+    #[test]
+    fn a_server_whose_lock_cannot_be_looked_at_is_not_taken_for_dead() {
+        let directory = tempfile::tempdir().unwrap();
+        let owner = Owner::register(directory.path()).unwrap();
+        let server = random_name().unwrap();
+        let labels = labels(&owner.labels.place, &server);
+        assert_eq!(owner.whose(&labels), Whose::Dead);
+        // As when this process has no descriptor left: opening it fails, and not for want of a file.
+        std::os::unix::fs::symlink("place", path_of(&owner.directory, &server)).unwrap();
+        assert_eq!(owner.whose(&labels), Whose::Other);
+    }
+
+    #[test]
+    fn a_server_has_its_lock_before_its_name_can_be_seen() {
+        let directory = tempfile::tempdir().unwrap();
+        let first = Owner::register(directory.path()).unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        let owner = Owner::register(directory.path()).unwrap();
+                        first.forget_dead();
+                        assert!(path_of(&owner.directory, &owner.labels.server).exists());
+                        assert_eq!(first.whose(&owner.labels.to_map()), Whose::Other);
+                    }
+                });
+            }
+        });
     }
 
     #[test]

@@ -297,7 +297,7 @@ pub(super) const CASES: &[Case] = &[
             "import os, time\nos.closerange(3, 4096)\ntime.sleep(100)",
         )],
         r#"crashed
-        error Crashed: "The sandbox was lost: …""#,
+        error Crashed: "The code disturbed the connection to the server: …""#,
     ),
     case(
         "garbage on the control descriptor is a crash",
@@ -305,7 +305,7 @@ pub(super) const CASES: &[Case] = &[
             "import os, time\nos.write(3, b'garbage garbage garbage')\ntime.sleep(100)",
         )],
         r#"crashed
-        error Crashed: "The sandbox was lost: …""#,
+        error Crashed: "The code disturbed the connection to the server: …""#,
     ),
     case(
         "a warning is a warning",

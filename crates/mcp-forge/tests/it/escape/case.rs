@@ -18,7 +18,7 @@ use super::{
 use crate::sandbox;
 
 /// Cases that make the machine busy run alone; others share.
-static MACHINE: LazyLock<RwLock<()>> = LazyLock::new(RwLock::default);
+pub(super) static MACHINE: LazyLock<RwLock<()>> = LazyLock::new(RwLock::default);
 
 /// How a sandbox comes to be: each attack is tried on both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,7 +134,7 @@ impl Case {
         )
     }
 
-    fn limits(&self, times: u64) -> Limits {
+    pub(super) fn limits(&self, times: u64) -> Limits {
         let setting = self.setting;
         Limits {
             timeout: Duration::from_secs(setting.seconds),
@@ -153,7 +153,7 @@ impl Case {
         }
     }
 
-    fn source(&self, host: &Host, world: bool) -> String {
+    pub(super) fn source(&self, host: &Host, world: bool) -> String {
         match self.code {
             Code::Probe(probe) => {
                 let limits = self.limits(1);
@@ -197,7 +197,7 @@ impl Expect {
         }
     }
 
-    fn check(self, report: &Report) -> Result<(), String> {
+    pub(super) fn check(self, report: &Report) -> Result<(), String> {
         let fine = match self {
             Self::Held => report.outcome == Outcome::Completed && report.result["held"] == true,
             Self::Result(expected) => {

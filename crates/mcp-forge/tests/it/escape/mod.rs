@@ -6,6 +6,7 @@
 //! nothing. `docs/security-tests.md` lists the rows.
 
 mod case;
+pub(crate) mod elsewhere;
 mod host;
 mod look;
 mod reliability;
@@ -57,6 +58,7 @@ fn the_documented_table_is_the_tested_one() {
         .chain(siblings::rows())
         .chain(reliability::rows())
         .chain(crate::sessions::rows::rows())
+        .chain(crate::podman::escape::rows())
         .collect();
     assert_eq!(
         rows.join("\n"),

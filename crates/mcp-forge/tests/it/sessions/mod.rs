@@ -23,7 +23,7 @@ mod hostile;
 mod lifecycle;
 mod protocol;
 mod python;
-mod real;
+pub(crate) mod real;
 pub(crate) mod rows;
 mod turns;
 

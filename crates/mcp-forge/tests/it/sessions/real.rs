@@ -279,19 +279,24 @@ threading.Thread(target=swap, daemon=True).start()
 }
 
 /// The program under test, on its standard input and output.
-pub(super) struct Program {
-    pub(super) child: Child,
+pub(crate) struct Program {
+    pub(crate) child: Child,
     /// Closed by taking it away.
-    pub(super) stdin: Option<ChildStdin>,
-    pub(super) stdout: Option<BufReader<ChildStdout>>,
+    pub(crate) stdin: Option<ChildStdin>,
+    pub(crate) stdout: Option<BufReader<ChildStdout>>,
     next_id: i64,
     /// Sent with every request: empty in the first era.
     meta: Value,
 }
 
 impl Program {
-    pub(super) fn start(data_dir: &Path) -> Self {
-        let mut program = Self::spawn(data_dir);
+    pub(crate) fn start(data_dir: &Path) -> Self {
+        Self::start_with(data_dir, &[])
+    }
+
+    /// With these variables beside the usual few.
+    pub(crate) fn start_with(data_dir: &Path, variables: &[(&str, &str)]) -> Self {
+        let mut program = Self::spawn(data_dir, variables);
         let id = program.send(
             "initialize",
             &json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}),
@@ -302,8 +307,8 @@ impl Program {
     }
 
     /// A client of the second era: it says who it is with every request.
-    pub(super) fn start_of_second_era(data_dir: &Path) -> Self {
-        let mut program = Self::spawn(data_dir);
+    pub(crate) fn start_of_second_era(data_dir: &Path) -> Self {
+        let mut program = Self::spawn(data_dir, &[]);
         program.meta = json!({
             "io.modelcontextprotocol/protocolVersion": "2026-07-28",
             "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
@@ -313,7 +318,7 @@ impl Program {
     }
 
     #[expect(clippy::disallowed_methods, reason = "the binary under test")]
-    fn spawn(data_dir: &Path) -> Self {
+    fn spawn(data_dir: &Path, variables: &[(&str, &str)]) -> Self {
         let mut child = Command::new(binary())
             .arg("serve")
             .arg("--data-dir")
@@ -321,6 +326,7 @@ impl Program {
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("HOME", data_dir)
+            .envs(variables.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -334,7 +340,7 @@ impl Program {
         }
     }
 
-    pub(super) fn notify(&mut self, method: &str, params: &Value) {
+    pub(crate) fn notify(&mut self, method: &str, params: &Value) {
         self.write(&json!({"jsonrpc": "2.0", "method": method, "params": params}));
     }
 
@@ -342,7 +348,7 @@ impl Program {
         writeln!(self.stdin.as_mut().unwrap(), "{message}").unwrap();
     }
 
-    pub(super) fn send(&mut self, method: &str, params: &Value) -> i64 {
+    pub(crate) fn send(&mut self, method: &str, params: &Value) -> i64 {
         self.next_id += 1;
         let mut params = params.clone();
         for (key, value) in self.meta.as_object().unwrap() {
@@ -354,7 +360,7 @@ impl Program {
         self.next_id
     }
 
-    pub(super) fn receive(&mut self) -> Value {
+    pub(crate) fn receive(&mut self) -> Value {
         let mut line = String::new();
         assert_ne!(
             self.stdout.as_mut().unwrap().read_line(&mut line).unwrap(),
@@ -364,7 +370,7 @@ impl Program {
         serde_json::from_str(&line).unwrap()
     }
 
-    pub(super) fn answer(&mut self, id: i64) -> Value {
+    pub(crate) fn answer(&mut self, id: i64) -> Value {
         loop {
             let message = self.receive();
             if message["id"] == id && message.get("method").is_none() {
@@ -373,7 +379,7 @@ impl Program {
         }
     }
 
-    pub(super) fn begin_run(&mut self, code: &str) -> i64 {
+    pub(crate) fn begin_run(&mut self, code: &str) -> i64 {
         let arguments = json!({"code": code, "session_id": "a"});
         let params = json!({"name": "execute_python", "arguments": arguments, "_meta": {"progressToken": "p"}});
         self.send("tools/call", &params)
@@ -381,7 +387,7 @@ impl Program {
 
     /// Waits until the code of a call has said that it has begun. It must say so for half a second:
     /// a client is told of the newest line, twice a second.
-    pub(super) fn wait_begun(&mut self) {
+    pub(crate) fn wait_begun(&mut self) {
         loop {
             let message = self.receive();
             assert_eq!(message["method"], "notifications/progress", "{message}");
@@ -392,12 +398,14 @@ impl Program {
         }
     }
 
-    pub(super) fn run(&mut self, code: &str) -> Value {
+    pub(crate) fn run(&mut self, code: &str) -> Value {
         let id = self.begin_run(code);
-        self.answer(id)["structuredContent"].clone()
+        let answer = self.answer(id);
+        assert_ne!(answer["structuredContent"], Value::Null, "{answer}");
+        answer["structuredContent"].clone()
     }
 
-    pub(super) fn read_state(&mut self) -> Value {
+    pub(crate) fn read_state(&mut self) -> Value {
         let id = self.send(
             "resources/read",
             &json!({"uri": "mcp://forge/sessions/a/state"}),
