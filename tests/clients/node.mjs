@@ -4,10 +4,12 @@
 // test`). Run it with the Node.js of that directory: Inspector needs 22.19 or newer.
 
 import assert from "node:assert/strict";
-import { execFile } from "node:child_process";
+import { execFile, spawn } from "node:child_process";
+import { once } from "node:events";
 import { mkdtemp, mkdir, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { createInterface } from "node:readline";
 import { pathToFileURL } from "node:url";
 import { promisify } from "node:util";
 
@@ -56,6 +58,14 @@ async function main() {
   }
   await check("Inspector: a tool of an upstream is called by the code", checkUpstream);
   await check("Inspector: a bad call is refused", checkRefusal);
+  const served = await serve(config);
+  try {
+    await check("TypeScript SDK over HTTP: tools, a turn, a session, and a goodbye", () => checkOverHttp(served));
+    await check("Inspector over HTTP: tools/call of both eras", () => checkInspectorOverHttp(served));
+  } finally {
+    served.server.kill("SIGTERM");
+    await once(served.server, "exit");
+  }
   await longTurn;
 }
 
@@ -137,6 +147,53 @@ async function checkLongTurn(server) {
     assert.ok(messages.length >= 6, `${messages.length} progress notifications`);
   } finally {
     await client.close();
+  }
+}
+
+/** The same binary over HTTP: where it listens, and the token that its first start prints. */
+async function serve(config) {
+  const options = ["serve", "--config", config, "--http", "127.0.0.1:0", "--data-dir", join(directory, "http-data")];
+  const server = spawn(binary, options, { env: environment, stdio: ["ignore", "ignore", "pipe"] });
+  let token;
+  for await (const line of createInterface({ input: server.stderr })) {
+    token ??= line.match(/^\s+(mcpf_[0-9a-f]{64})$/)?.[1];
+    const url = line.match(/^Listening at (.*)$/)?.[1];
+    if (url) {
+      server.stderr.resume();
+      return { server, url: `${url}/mcp`, token };
+    }
+  }
+  throw new Error("the server did not start");
+}
+
+async function checkOverHttp({ url, token }) {
+  const { Client } = await load("@modelcontextprotocol/sdk/dist/esm/client/index.js");
+  const { StreamableHTTPClientTransport } = await load("@modelcontextprotocol/sdk/dist/esm/client/streamableHttp.js");
+  const transport = new StreamableHTTPClientTransport(new URL(url), {
+    requestInit: { headers: { Authorization: `Bearer ${token}` } },
+  });
+  const client = new Client({ name: "over-http", version: "1" });
+  await client.connect(transport);
+  try {
+    const { tools } = await client.listTools();
+    assert.ok(tools.some((tool) => tool.name === "execute_python"));
+    const run = (code) => client.callTool({ name: "execute_python", arguments: { code, session_id: "node" } });
+    await run("x = 41");
+    assert.equal((await run("x + 1")).structuredContent.result, 42);
+    const { contents } = await client.readResource({ uri: "mcp://forge/tools/available" });
+    assert.ok(JSON.parse(contents[0].text).includes("filesystem_read_text_file"), contents[0].text);
+    await transport.terminateSession();
+  } finally {
+    await client.close();
+  }
+}
+
+async function checkInspectorOverHttp({ url, token }) {
+  const forge = { type: "streamable-http", url, headers: { Authorization: `Bearer ${token}` } };
+  await writeFile(join(directory, "inspector.json"), JSON.stringify({ mcpServers: { forge } }));
+  for (const era of ["legacy", "modern"]) {
+    const result = await execute(era, { code: "6 * 7" });
+    assert.equal(result.structuredContent.result, 42, era);
   }
 }
 

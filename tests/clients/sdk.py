@@ -26,6 +26,7 @@ from harness import (
     wait_until,
 )
 
+from over_http import run_http
 from sessions import run_sessions
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -54,6 +55,7 @@ async def main() -> int:
             await run_bad_input(checks, client)
         await run_examples(checks, forge)
         await run_sessions(checks, forge)
+        await run_http(checks, forge)
         await checks.run("kill -9 in the middle of 20 turns leaves no process", check_killed_server, forge)
         await long_turn
     return checks.finish()

@@ -48,6 +48,8 @@ const DEBIAN: &[(&str, &str)] = &[
         "/usr/lib/python3.11/test/test_json/__init__.py",
     ),
     ("bubblewrap", "/usr/bin/bwrap"),
+    ("curl", "/usr/bin/curl"),
+    ("openssl", "/usr/bin/openssl"),
 ];
 
 /// Podman without systemd, for root and for ordinary users, and what makes root file systems.

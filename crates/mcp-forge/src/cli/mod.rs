@@ -13,6 +13,7 @@ use crate::{
         self,
         podman::{images::ImageError, socket::SocketError},
     },
+    http::HttpError,
     mcp::{ServeError, client::ClientError},
     servers::ServersError,
     service::{Service, ServiceError},
@@ -139,6 +140,9 @@ pub enum CliError {
     /// Serving ended before its time.
     #[error(transparent)]
     Serve(#[from] ServeError),
+    /// HTTP cannot be served.
+    #[error(transparent)]
+    Http(#[from] HttpError),
     /// No server could be reached.
     #[error(transparent)]
     Reach(#[from] ReachError),
@@ -178,6 +182,9 @@ impl CliError {
     pub fn exit(&self) -> Exit {
         match self {
             Self::Usage(_) | Self::Config(_) => Exit::Usage,
+            Self::Http(
+                HttpError::Address { .. } | HttpError::Exposed(_) | HttpError::Tls { .. },
+            ) => Exit::Usage,
             Self::Service(error) if error.is_callers() => Exit::Usage,
             Self::Server(ClientError::Refused {
                 is_callers: true, ..
@@ -190,6 +197,7 @@ impl CliError {
             | Self::Reach(_)
             | Self::Audit(_)
             | Self::Serve(_)
+            | Self::Http(_)
             | Self::Demo(_)
             | Self::Save { .. }
             | Self::Input(_)

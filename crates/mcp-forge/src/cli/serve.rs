@@ -1,4 +1,4 @@
-//! `mcp-forge serve`: an MCP server on standard input and output.
+//! `mcp-forge serve`: an MCP server on standard input and output, or over HTTP.
 
 use std::{
     fs::File,
@@ -8,13 +8,15 @@ use std::{
 
 use crate::{
     config::{Config, EngineKind},
+    http::{self, Bound, HttpError},
+    identity::{NewToken, Tokens},
     mcp,
     servers::{Listening, ServerKind, Servers, ServersError},
 };
 
 use super::{CliError, Exit, service};
 
-/// Serve an agent over MCP, on standard input and output
+/// Serve an agent over MCP, on standard input and output or over HTTP
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
 An MCP client starts this command itself and talks to it over its standard input and output. Logs \
@@ -26,10 +28,21 @@ Examples:
   VS Code:
       {\"servers\": {\"forge\": {\"type\": \"stdio\", \"command\": \"mcp-forge\", \"args\": [\"serve\"]}}}
   With the servers of another client's file as tools:
-      mcp-forge serve --config ~/.config/Claude/claude_desktop_config.json")]
+      mcp-forge serve --config ~/.config/Claude/claude_desktop_config.json
+  Over HTTP, for several agents and programs on this machine:
+      mcp-forge serve --http 127.0.0.1:3000
+      curl http://127.0.0.1:3000/health
+  Over HTTP, for other machines:
+      MCP_FORGE_SERVER_TLS_CERT=cert.pem MCP_FORGE_SERVER_TLS_KEY=key.pem mcp-forge serve --http 0.0.0.0:3000
+
+Every HTTP client shows a token, `Authorization: Bearer TOKEN`. The first start makes one and prints it once; \
+tokens.yaml in the data directory holds its hash, and may hold those of further clients: docs/http.md.")]
 pub(super) struct ServeArguments {
-    /// Serve over HTTP at this address instead (not available yet)
-    #[arg(long, value_name = "ADDR")]
+    /// Serve over HTTP instead, at this address [default: server.host and server.port, localhost:3000]
+    ///
+    /// MCP is at /mcp, REST at /api/v1 with its description at /docs; /health, /livez and /readyz say how the server fares. Port 0 takes a free one;
+    /// the address is printed. Addresses that other machines can reach need TLS.
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = "", conflicts_with = "background")]
     http: Option<String>,
     /// Serve commands such as `mcp-forge run --session` only, and leave when nobody needs it
     ///
@@ -47,11 +60,6 @@ pub(super) struct ServeArguments {
 }
 
 pub(super) async fn run(arguments: ServeArguments, mut config: Config) -> Result<Exit, CliError> {
-    if arguments.http.is_some() {
-        let problem =
-            "--http is not available yet: leave it out to serve on standard input and output";
-        return Err(CliError::Usage(problem.to_owned()));
-    }
     if let Some(socket) = arguments.podman_socket {
         config.containers.socket = Some(socket);
         config.engine = EngineKind::Podman;
@@ -62,12 +70,56 @@ pub(super) async fn run(arguments: ServeArguments, mut config: Config) -> Result
     if arguments.background {
         return serve_background(config).await;
     }
+    if let Some(address) = arguments.http {
+        return serve_http(
+            config,
+            Some(address.as_str()).filter(|given| !given.is_empty()),
+        )
+        .await;
+    }
     let service = service(config)?;
-    let listening = listen(service.config(), ServerKind::Client)
-        .inspect_err(|error| tracing::warn!("the command line cannot reach this server: {error}"))
-        .ok();
+    let listening = listen_for_commands(service.config());
     mcp::serve_stdio(service, listening).await?;
     Ok(Exit::Success)
+}
+
+async fn serve_http(config: Config, address: Option<&str>) -> Result<Exit, CliError> {
+    let bound = Bound::listen(&config.server, address).await?;
+    config.create_data_dir()?;
+    let (tokens, made) = open_tokens(&config)?;
+    let service = service(config)?;
+    let listening = listen_for_commands(service.config());
+    greet(&bound, made.as_ref())?;
+    http::serve(service, bound, tokens, listening).await?;
+    Ok(Exit::Success)
+}
+
+fn open_tokens(config: &Config) -> Result<(Tokens, Option<NewToken>), CliError> {
+    let opened = match &config.server.tokens {
+        Some(file) => Tokens::open(file).map(|tokens| (tokens, None)),
+        None => Tokens::open_or_make(&config.data_dir.join("tokens.yaml")),
+    };
+    Ok(opened.map_err(HttpError::from)?)
+}
+
+/// Says where the server is, and once what opens it. Not in the log, which is kept.
+fn greet(bound: &Bound, made: Option<&NewToken>) -> Result<(), CliError> {
+    let mut out = io::stderr().lock();
+    if let Some(token) = made {
+        writeln!(
+            out,
+            "A token for HTTP clients was made. It is shown this once only:\n  {}",
+            token.reveal()
+        )?;
+    }
+    writeln!(out, "Listening at {}", bound.url())?;
+    Ok(())
+}
+
+fn listen_for_commands(config: &Config) -> Option<Listening> {
+    listen(config, ServerKind::Client)
+        .inspect_err(|error| tracing::warn!("the command line cannot reach this server: {error}"))
+        .ok()
 }
 
 async fn serve_background(config: Config) -> Result<Exit, CliError> {

@@ -6,7 +6,7 @@ use crate::limits::Limits;
 
 use super::{
     Backend, BridgeLimits, Config, ContainersConfig, EngineKind, Images, NativeConfig, OutputCaps,
-    Profile, Rootfs, SessionsConfig, VolumesConfig,
+    Profile, Rootfs, ServerConfig, SessionsConfig, TlsFiles, VolumesConfig,
     error::ConfigError,
     later::{Builder, Later, Packages, Template},
     read::Reader,
@@ -72,6 +72,7 @@ pub(super) fn build(
             Some("jupyter") => Backend::Jupyter,
             _ => Backend::Simple,
         },
+        server: server(reader)?,
         background_idle: reader.duration("server.background_idle")?,
         sessions: sessions(reader)?,
         volumes: volumes(reader, &data_dir)?,
@@ -128,10 +129,7 @@ fn above_maximum(reader: &Reader<'_>, key: &str, most: &str) -> ConfigError {
 }
 
 fn later(reader: &Reader<'_>, data_dir: &Path) -> Result<Later, ConfigError> {
-    let text = |path: &str| reader.text(path).unwrap_or_default();
     Ok(Later {
-        host: text("server.host"),
-        port: reader.number("server.port")?,
         allow_network: reader.flag("security.allow_network"),
         builder: builder(reader, data_dir)?,
         packages: Packages {
@@ -139,6 +137,39 @@ fn later(reader: &Reader<'_>, data_dir: &Path) -> Result<Later, ConfigError> {
             blocklist: reader.texts("packages.blocklist"),
             manual_approval: reader.texts("packages.manual_approval"),
         },
+    })
+}
+
+fn server(reader: &Reader<'_>) -> Result<ServerConfig, ConfigError> {
+    let tls = match (
+        reader.path("server.tls.cert"),
+        reader.path("server.tls.key"),
+    ) {
+        (Some(cert), Some(key)) => Some(TlsFiles { cert, key }),
+        (None, None) => None,
+        (cert, _) => {
+            let (given, missing) = if cert.is_some() {
+                ("server.tls.cert", "server.tls.key")
+            } else {
+                ("server.tls.key", "server.tls.cert")
+            };
+            let problem = format!("TLS needs a certificate and its key: give {missing} as well");
+            return Err(reader.error(given, problem));
+        }
+    };
+    Ok(ServerConfig {
+        host: reader.text("server.host").unwrap_or_default(),
+        port: reader.number("server.port")?,
+        tokens: reader.path("server.tokens"),
+        tls,
+        plaintext: reader.flag("server.plaintext"),
+        allowed_hosts: reader.texts("server.allowed_hosts"),
+        allowed_origins: reader.texts("server.allowed_origins"),
+        max_body: reader.bytes("server.max_body")?,
+        max_connections: reader.number("server.max_connections")?,
+        requests_per_minute: reader.number("server.requests_per_minute")?,
+        requests_in_flight: reader.number("server.requests_in_flight")?,
+        drain: reader.duration("server.drain")?,
     })
 }
 

@@ -3,13 +3,9 @@
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
-/// What the operator wrote for environments and the HTTP service.
+/// What the operator wrote for environments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Later {
-    /// `server.host`.
-    pub host: String,
-    /// `server.port`.
-    pub port: u16,
     /// `security.allow_network`. Sandboxes have no network whatever it says.
     pub allow_network: bool,
     /// `environment_builder`.

@@ -10,6 +10,7 @@ pub(crate) use keys::nearest;
 pub use keys::reference;
 pub use later::Later;
 pub use load::{Loaded, Sources};
+pub use server::{ServerConfig, TlsFiles};
 pub use sessions::{Backend, SessionsConfig, VolumesConfig};
 
 mod check;
@@ -21,6 +22,7 @@ mod later;
 mod load;
 mod raw;
 mod read;
+mod server;
 mod sessions;
 pub mod size;
 #[cfg(test)]
@@ -59,6 +61,8 @@ pub struct Config {
     pub upstreams: BTreeMap<String, Upstream>,
     /// How a request runs that names neither backend nor session.
     pub default_backend: Backend,
+    /// The HTTP service.
+    pub server: ServerConfig,
     /// Without a session and a client for so long, a background server ends. Default 5 min.
     pub background_idle: Duration,
     /// Sessions.

@@ -20,7 +20,7 @@ const LAST_CLIENTS: Duration = Duration::from_millis(20);
 /// Serves clients of the socket until `stop` is cancelled, or until there was neither a session nor
 /// a client for as long as `idle` says. The socket and all connections are closed by then; the
 /// service goes on.
-pub(super) async fn serve_socket(
+pub(crate) async fn serve_socket(
     service: Arc<Service>,
     mut listening: Listening,
     stop: CancellationToken,

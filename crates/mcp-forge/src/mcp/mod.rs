@@ -24,10 +24,12 @@ use rmcp::{
     service::{NotificationContext, RequestContext, SubscriptionContext},
 };
 use serde_json::Value;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub(crate) mod client;
 mod console;
+mod endpoint;
+mod handshakes;
 mod listen;
 mod progress;
 pub(crate) mod render;
@@ -39,11 +41,14 @@ mod tool;
 mod transport;
 
 pub use client::ClientError;
+pub(crate) use endpoint::Endpoint;
+pub(crate) use listen::serve_socket;
 pub(crate) use serve::{Door, serve_client};
 pub use serve::{ServeError, serve, serve_background, serve_stdio};
 pub use transport::MAX_LINE_BYTES;
 
 use crate::{
+    identity::{Caller, Scope},
     names::Principal,
     service::{ExecuteRequest, Service, ServiceError},
     text::clipped,
@@ -70,10 +75,13 @@ session_id; document_state writes down where it stands, and mcp://forge/sessions
 struct Client {
     service: Arc<Service>,
     door: Door,
+    /// Who it is.
+    principal: Principal,
     /// Its turns that can be interrupted.
     running: Running,
-    /// Cancelled when the client hung up.
+    /// Cancelled when the client hung up, at the latest when nothing serves it any more.
     gone: CancellationToken,
+    _gone_at_end: DropGuard,
     /// Whether the client will be told once the tools are known.
     announcing: AtomicBool,
     /// What the client wants to hear of, and whether somebody tells it.
@@ -143,7 +151,7 @@ impl ServerHandler for Client {
             std::future::pending::<()>().await;
         };
         let updated = async {
-            while let Some(uris) = subscriptions::next(&mut changes).await {
+            while let Some(uris) = subscriptions::next(&mut changes, &self.principal).await {
                 for uri in uris {
                     // One that was not asked for is refused by the sink.
                     let _ = subscription.sink().notify_resource_updated(uri).await;
@@ -202,7 +210,7 @@ impl ServerHandler for Client {
                 Err(error) => Some(Err(error)),
             }
         } else {
-            let called = sessions::call(&self.service, &request.name, arguments);
+            let called = sessions::call((&self.service, &self.principal), &request.name, arguments);
             tokio::select! {
                 called = called => Some(called.ok_or_else(|| unknown_tool(&request.name))?),
                 () = context.ct.cancelled() => None,
@@ -240,8 +248,13 @@ impl ServerHandler for Client {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
+        let reader = resources::Reader {
+            service: &self.service,
+            principal: &self.principal,
+            may_audit: self.may(Scope::Admin, &context),
+        };
         tokio::select! {
-            read = resources::read(&self.service, &request.uri) => Ok(read?.into()),
+            read = resources::read(&reader, &request.uri) => Ok(read?.into()),
             () = context.ct.cancelled() => Err(ErrorData::internal_error("The reading was cancelled.", None)),
         }
     }
@@ -267,15 +280,33 @@ impl ServerHandler for Client {
 }
 
 impl Client {
-    fn new(service: Arc<Service>, door: Door, gone: CancellationToken) -> Self {
+    fn new(
+        service: Arc<Service>,
+        (door, principal): (Door, Principal),
+        gone: CancellationToken,
+    ) -> Self {
         Self {
             service,
             door,
+            principal,
             running: Running::default(),
+            _gone_at_end: gone.clone().drop_guard(),
             gone,
             announcing: AtomicBool::new(false),
             subscribed: Arc::default(),
             telling: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether the client may do this. Who started the server, or is its user, may do everything;
+    /// over HTTP each request shows a token of its own.
+    fn may(&self, scope: Scope, context: &RequestContext<RoleServer>) -> bool {
+        let parts = context.extensions.get::<http::request::Parts>();
+        match self.door {
+            Door::Stdio | Door::Socket => true,
+            Door::Http => parts
+                .and_then(|parts| parts.extensions.get::<Caller>())
+                .is_some_and(|caller| caller.may(scope)),
         }
     }
 
@@ -308,10 +339,11 @@ impl Client {
         }
         let mut changes = self.service.session_changes();
         let (peer, gone) = (context.peer.clone(), self.gone.clone());
+        let principal = self.principal.clone();
         let subscribed = Arc::clone(&self.subscribed);
         tokio::spawn(async move {
             let told = async {
-                while let Some(uris) = subscriptions::next(&mut changes).await {
+                while let Some(uris) = subscriptions::next(&mut changes, &principal).await {
                     for uri in uris.into_iter().filter(|uri| subscribed.has(uri)) {
                         let update = ResourceUpdatedNotificationParam::new(uri);
                         let _ = peer.notify_resource_updated(update).await;
@@ -333,7 +365,10 @@ impl Client {
         context: RequestContext<RoleServer>,
     ) -> Option<Result<CallToolResult, ServiceError>> {
         let (mut observer, newest) = NewestLine::new();
-        let work = Box::pin(self.service.execute(request, &mut observer));
+        let work = Box::pin(
+            self.service
+                .execute_for(&self.principal, request, &mut observer),
+        );
         let told = async {
             match context.meta.get_progress_token() {
                 Some(token) => progress::report(&context.peer, token, newest, work).await,
@@ -356,10 +391,9 @@ impl Client {
         let running = self.running.begin(&context.id);
         let interrupt = running.interrupt.clone();
         let work = Box::pin(async move {
-            let me = Principal::local();
             let interruptible = (&mut observer as &mut dyn Observer, interrupt);
             self.service
-                .execute_interruptible(&me, request, interruptible)
+                .execute_interruptible(&self.principal, request, interruptible)
                 .await
         });
         tokio::select! {

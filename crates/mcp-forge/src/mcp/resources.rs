@@ -20,6 +20,9 @@ const AUDIT: &str = "mcp://forge/audit/operations";
 pub(super) const SESSIONS: &str = "mcp://forge/sessions/list";
 const SESSION_START: &str = "mcp://forge/sessions/";
 
+const ADMIN_ONLY: &str =
+    "The audit log is about everybody: reading it needs a token with the scope `admin`.";
+
 const JSON: &str = "application/json";
 
 /// The resources with one address.
@@ -87,24 +90,38 @@ pub(super) fn session_uri(id: &str, what: &str) -> String {
     format!("{SESSION_START}{id}/{what}")
 }
 
+/// Who reads.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reader<'a> {
+    pub(super) service: &'a Service,
+    pub(super) principal: &'a Principal,
+    /// Whether the audit log, which is about everybody, may be read.
+    pub(super) may_audit: bool,
+}
+
 /// Reads one resource.
-pub(super) async fn read(service: &Service, uri: &str) -> Result<ReadResourceResult, ErrorData> {
-    let me = Principal::local();
+pub(super) async fn read(reader: &Reader<'_>, uri: &str) -> Result<ReadResourceResult, ErrorData> {
+    let (service, me) = (reader.service, reader.principal);
     let value = match (uri, of_session(uri)) {
         (TOOLS, _) => Ok(json!(service.tools_available().await)),
         (ENVIRONMENT, _) => service.environment_info().await,
+        (AUDIT, _) if !reader.may_audit => {
+            return Err(ErrorData::invalid_request(ADMIN_ONLY, None));
+        }
         (AUDIT, _) => service.audit_operations().map(Value::from),
-        (SESSIONS, _) => sessions::list(service).await.map(|listed| json!(listed)),
+        (SESSIONS, _) => sessions::list((service, me))
+            .await
+            .map(|listed| json!(listed)),
         (_, Some((id, "state"))) => {
-            let state = service.session_state(&me, id).await;
+            let state = service.session_state(me, id).await;
             state.map(|state| json!(state))
         }
         (_, Some((id, "variables"))) => {
-            let state = service.session_state(&me, id).await;
+            let state = service.session_state(me, id).await;
             state.map(|state| json!(state.all_variables))
         }
         (_, Some((id, what))) if what.starts_with("files/") => {
-            return read_file(service, uri, (id, &what["files/".len()..])).await;
+            return read_file(reader, uri, (id, &what["files/".len()..])).await;
         }
         _ => match tool_name(uri) {
             Some(name) => service.tool_schema(name).await,
@@ -120,12 +137,15 @@ pub(super) async fn read(service: &Service, uri: &str) -> Result<ReadResourceRes
 }
 
 async fn read_file(
-    service: &Service,
+    reader: &Reader<'_>,
     uri: &str,
     (id, path): (&str, &str),
 ) -> Result<ReadResourceResult, ErrorData> {
     let path = decode(path).ok_or_else(|| no_such(uri))?;
-    let read = service.session_file(&Principal::local(), id, &path).await;
+    let read = reader
+        .service
+        .session_file(reader.principal, id, &path)
+        .await;
     let file = read.map_err(|error| refuse(uri, &error))?;
     if file.size > file.bytes.len() as u64 {
         let message = format!(

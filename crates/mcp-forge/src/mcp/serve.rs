@@ -10,7 +10,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{Client, listen, transport};
-use crate::{servers::Listening, service::Service};
+use crate::{names::Principal, servers::Listening, service::Service};
 
 /// Serving ended otherwise than by the client's goodbye. Everything that ran has been ended.
 #[derive(Debug, thiserror::Error)]
@@ -111,6 +111,8 @@ pub(crate) enum Door {
     Stdio,
     /// By the data directory's socket: it may ask for what the command line needs.
     Socket,
+    /// Over HTTP: it has shown a token.
+    Http,
 }
 
 /// Serves one of several clients until it hangs up or `stop` is cancelled, which happens at its
@@ -122,7 +124,7 @@ pub(crate) async fn serve_client(
     stop: CancellationToken,
     door: Door,
 ) -> Result<(), ServeError> {
-    let client = Client::new(service, door, stop.clone());
+    let client = Client::new(service, (door, Principal::local()), stop.clone());
     // The client's end cancels `stop`, and that cancels every request that still runs: nobody
     // waits for their answers.
     let lines = transport::Lines::new(reader, writer, stop.clone());

@@ -94,19 +94,22 @@ pub(super) fn tools() -> Vec<Tool> {
     ]
 }
 
+/// Whom the tools work for.
+type Client<'a> = (&'a Service, &'a Principal);
+
 /// Calls one of the tools; `None` if it is none of them.
 pub(super) async fn call(
-    service: &Service,
+    client: Client<'_>,
     name: &str,
     arguments: Map<String, Value>,
 ) -> Option<Result<CallToolResult, ServiceError>> {
     let answered = match name {
-        DOCUMENT => document(service, arguments).await,
-        LIST => list(service)
+        DOCUMENT => document(client, arguments).await,
+        LIST => list(client)
             .await
             .map(|listed| (list_text(&listed), json!(listed))),
-        DELETE => delete(service, arguments).await,
-        FORK => fork(service, arguments).await,
+        DELETE => delete(client, arguments).await,
+        FORK => fork(client, arguments).await,
         _ => return None,
     };
     Some(answered.map(|(text, structured)| {
@@ -117,20 +120,19 @@ pub(super) async fn call(
 }
 
 /// The sessions of whoever is at the other end.
-pub(super) async fn list(service: &Service) -> Result<ListResponse, ServiceError> {
-    let me = Principal::local();
+pub(super) async fn list((service, me): Client<'_>) -> Result<ListResponse, ServiceError> {
     Ok(ListResponse {
-        sessions: service.list_sessions(&me).await?,
-        notices: service.notices(&me, None),
+        sessions: service.list_sessions(me).await?,
+        notices: service.notices(me, None),
     })
 }
 
 async fn document(
-    service: &Service,
+    (service, me): Client<'_>,
     arguments: Map<String, Value>,
 ) -> Result<(String, Value), ServiceError> {
     let request = DocumentRequest::from_json(arguments)?;
-    let response = service.document_state(&Principal::local(), request).await?;
+    let response = service.document_state(me, request).await?;
     let text = format!(
         "{} variables of session `{}` are documented.",
         response.documented_count, response.session_id
@@ -139,13 +141,11 @@ async fn document(
 }
 
 async fn delete(
-    service: &Service,
+    (service, me): Client<'_>,
     mut arguments: Map<String, Value>,
 ) -> Result<(String, Value), ServiceError> {
     let session_id = session_parameter(&mut arguments, "session_id")?.unwrap_or_default();
-    service
-        .delete_session(&Principal::local(), &session_id)
-        .await?;
+    service.delete_session(me, &session_id).await?;
     let text = format!("Session `{session_id}` is gone.");
     let success = true;
     Ok((
@@ -158,13 +158,13 @@ async fn delete(
 }
 
 async fn fork(
-    service: &Service,
+    (service, me): Client<'_>,
     mut arguments: Map<String, Value>,
 ) -> Result<(String, Value), ServiceError> {
     let session_id = session_parameter(&mut arguments, "session_id")?.unwrap_or_default();
     let new = session_parameter(&mut arguments, "new_session_id")?;
     let forked = service
-        .fork_session(&Principal::local(), &session_id, new.as_deref())
+        .fork_session(me, &session_id, new.as_deref())
         .await?;
     let text = format!(
         "Session `{}` is a copy of `{}`.",

@@ -44,12 +44,15 @@ impl Subscribed {
     }
 }
 
-/// Waits for the next change, and says which resources are others now. `None` when there will be none.
+/// Waits for the next change to what is the principal's, and says which resources are others now. `None` when there will be none.
 /// A listener that was too slow is told of the list: it looks at everything again.
-pub(super) async fn next(changes: &mut Receiver<Changed>) -> Option<Vec<String>> {
+pub(super) async fn next(
+    changes: &mut Receiver<Changed>,
+    principal: &Principal,
+) -> Option<Vec<String>> {
     loop {
         match changes.recv().await {
-            Ok(changed) if changed.name.principal != Principal::local() => {}
+            Ok(changed) if changed.name.principal != *principal => {}
             Ok(changed) => match changed.change {
                 Change::Running => {}
                 Change::List => return Some(vec![SESSIONS.to_owned()]),

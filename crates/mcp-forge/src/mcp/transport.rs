@@ -242,7 +242,9 @@ impl Line {
 }
 
 /// Reads one line. `Ok(None)` for what needs no answer.
-fn parse(line: &[u8]) -> Result<Option<ClientJsonRpcMessage>, Box<ServerJsonRpcMessage>> {
+pub(super) fn parse(
+    line: &[u8],
+) -> Result<Option<ClientJsonRpcMessage>, Box<ServerJsonRpcMessage>> {
     let line = line
         .strip_prefix(b"\xEF\xBB\xBF")
         .unwrap_or(line)
@@ -284,7 +286,12 @@ fn parse(line: &[u8]) -> Result<Option<ClientJsonRpcMessage>, Box<ServerJsonRpcM
     }
 }
 
-fn refusal(code: ErrorCode, message: String, id: Option<RequestId>) -> Box<ServerJsonRpcMessage> {
+/// The answer to what is no message.
+pub(super) fn refusal(
+    code: ErrorCode,
+    message: String,
+    id: Option<RequestId>,
+) -> Box<ServerJsonRpcMessage> {
     Box::new(ServerJsonRpcMessage::error(
         ErrorData::new(code, message, None),
         id,

@@ -10,18 +10,25 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+mod context;
 mod fields;
 mod imports;
+mod metrics;
+mod ready;
 mod records;
 mod request;
 mod resources;
 mod response;
 mod sessions;
 mod slots;
+mod spawn;
 
+pub use context::{ContextKept, ContextRequest, ContextView};
+pub use ready::Readiness;
 pub use request::{ExecuteRequest, LimitsRequest};
 pub use response::{ExecuteResponse, UsageView};
 pub use sessions::{DocumentRequest, DocumentResponse, ForkResponse};
+pub use spawn::SpawnRequest;
 
 use crate::{
     audit::{Audit, AuditError, Pending, fields},
@@ -51,6 +58,8 @@ pub struct Service {
     endings: TaskTracker,
     /// What a sandbox says of itself; asked once, kept only when it answered.
     environment: OnceCell<Value>,
+    last_probe: ready::LastProbe,
+    metrics: metrics::Metrics,
 }
 
 /// A request that was not run, or could not be. What the code itself did is never an error here:
@@ -87,6 +96,22 @@ pub enum ServiceError {
     /// There is no such tool.
     #[error("there is no tool `{0}`; mcp://forge/tools/available lists those that there are")]
     UnknownTool(String),
+    /// Nothing is kept for that name.
+    #[error("there is no state for `{0}`")]
+    NoContext(String),
+    /// The kept state was written by somebody else meanwhile. It is as they left it.
+    #[error(
+        "the state of `{session_id}` has version {version} now (0: there is none); read it again, and write with that version"
+    )]
+    ContextVersion {
+        /// What it is kept for.
+        session_id: String,
+        /// The version that there is.
+        version: i64,
+    },
+    /// No further state is kept.
+    #[error("{0} states are kept already, as many as may be; remove some")]
+    TooManyContexts(i64),
     /// Too many executions at once. Nothing ran; the same request may succeed later.
     #[error(
         "the server is busy: all of its sandboxes ({running}) are in use and {why}. Try again in a moment"
@@ -133,6 +158,9 @@ impl ServiceError {
             | Self::Forbidden { .. }
             | Self::NotAvailableYet { .. }
             | Self::UnknownTool(_)
+            | Self::NoContext(_)
+            | Self::ContextVersion { .. }
+            | Self::TooManyContexts(_)
             | Self::Grant(GrantError::Unknown { .. }) => true,
             Self::Session(error) => error.is_callers(),
             _ => false,
@@ -167,6 +195,8 @@ impl Service {
             slots,
             endings: TaskTracker::new(),
             environment: OnceCell::new(),
+            last_probe: ready::LastProbe::default(),
+            metrics: metrics::Metrics::default(),
         })
     }
 
@@ -230,6 +260,20 @@ impl Service {
             .await
     }
 
+    /// A name for an execution that is yet to come: 128 random bits.
+    ///
+    /// # Errors
+    ///
+    /// [`ServiceError::Random`].
+    pub fn new_execution_id() -> Result<String, ServiceError> {
+        execution_id()
+    }
+
+    /// Whether a request would not be refused at once. Nothing is recorded.
+    pub fn accepts(&self, request: &ExecuteRequest) -> bool {
+        request::check(request.clone(), &self.config).is_ok()
+    }
+
     /// As [`Self::execute_for`]; cancelling the token interrupts a session's turn, as dropping the
     /// future does, and the answer says how it ended. Other turns are ended by dropping only.
     ///
@@ -240,6 +284,21 @@ impl Service {
         &self,
         principal: &Principal,
         request: ExecuteRequest,
+        interruptible: (&mut dyn Observer, CancellationToken),
+    ) -> Result<ExecuteResponse, ServiceError> {
+        self.execute_named((principal, execution_id()?), request, interruptible)
+            .await
+    }
+
+    /// As [`Self::execute_interruptible`], under a name of [`Self::new_execution_id`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::execute`].
+    pub async fn execute_named(
+        &self,
+        (principal, id): (&Principal, String),
+        request: ExecuteRequest,
         (observer, interrupt): (&mut dyn Observer, CancellationToken),
     ) -> Result<ExecuteResponse, ServiceError> {
         let checked = match request::check(request, &self.config) {
@@ -249,14 +308,16 @@ impl Service {
                     ServiceError::Forbidden { .. } => "security.violation",
                     _ => "execution.refused",
                 };
-                self.audit.record(event, records::refused(&refusal))?;
+                self.audit
+                    .record(event, records::refused(principal, &refusal))?;
+                self.metrics.refuse(&refusal);
                 return Err(refusal);
             }
         };
-        let id = execution_id()?;
         let pending = self
             .audit
-            .begin("execution", records::started(&id, &checked))?;
+            .begin("execution", records::started(&id, principal, &checked))?;
+        let running = self.metrics.begin(checked.session.is_some());
         let ended = match &checked.session {
             None => self.run(&id, &checked, observer).await,
             Some(session) => {
@@ -269,6 +330,7 @@ impl Service {
                     .await
             }
         };
+        running.end(&ended);
         if let Err(error) = &ended
             && let Some(violation) = error.violation()
         {

@@ -9,15 +9,17 @@ use super::{ExecuteResponse, ServiceError, request::Checked};
 use crate::{
     audit::{Audit, fields},
     limits::LimitsView,
+    names::Principal,
     policy::Violation,
     runner::wire::{ToolFailure, ToolFailureKind, ToolValue},
     turn::{Tools, json_size},
 };
 
 /// The code itself stays out of the log: its hash names it without revealing it.
-pub(super) fn started(id: &str, checked: &Checked) -> Map<String, Value> {
+pub(super) fn started(id: &str, principal: &Principal, checked: &Checked) -> Map<String, Value> {
     let mut started = fields(json!({
         "execution_id": id,
+        "principal": principal,
         "code_sha256": format!("{:x}", Sha256::digest(&checked.code)),
         "code_bytes": checked.code.len(),
         "tools": checked.tools,
@@ -40,15 +42,17 @@ pub(super) fn ended(response: &ExecuteResponse) -> Map<String, Value> {
     }))
 }
 
-pub(super) fn refused(refusal: &ServiceError) -> Map<String, Value> {
-    fields(match refusal {
+pub(super) fn refused(principal: &Principal, refusal: &ServiceError) -> Map<String, Value> {
+    let mut told = fields(match refusal {
         ServiceError::Rejected { field, .. } => json!({"field": field, "success": false}),
         ServiceError::Forbidden { field, message } => {
             json!({"field": field, "reason": message, "success": false})
         }
         ServiceError::NotAvailableYet { field, .. } => json!({"field": field, "success": false}),
         _ => json!({"success": false}),
-    })
+    });
+    told.insert("principal".to_owned(), principal.as_str().into());
+    told
 }
 
 /// Which rule of the allow-list was hit, and by which execution.

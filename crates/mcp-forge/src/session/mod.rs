@@ -38,7 +38,7 @@ use crate::{
     limits::Limits,
     names::{Principal, SessionName},
     runner::wire::Stub,
-    store::{Documentation, Documented, Life},
+    store::{Documentation, Documented, Life, Store},
     text::clipped,
     turn::{BetweenTurns, Observer, Report, Tools},
 };
@@ -231,6 +231,19 @@ impl Sessions {
                 "{count} variables would be documented, more than the maximum of {DOCUMENTED_VARIABLES}; pass \"clear\": true to drop the old ones"
             ))),
         }
+    }
+
+    /// Where what outlives the process is.
+    pub(crate) fn store(&self) -> &Store {
+        &self.inner.store
+    }
+
+    /// Whether the store can be used.
+    pub async fn store_answers(&self) -> bool {
+        let checked = self.inner.store.check().await;
+        checked
+            .inspect_err(|error| tracing::error!("the store cannot be used: {error}"))
+            .is_ok()
     }
 
     /// A principal's sessions, the most recently used first.

@@ -62,7 +62,7 @@ pub struct SessionSummary {
 }
 
 /// All that is known of a session.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct SessionState {
     /// Variable to what its user wrote about it.
     pub documented_variables: BTreeMap<String, String>,
@@ -116,7 +116,7 @@ pub struct FileView {
 }
 
 /// What the last turn changed.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ChangesView {
     /// That turn.
     pub execution_id: Option<String>,
@@ -129,7 +129,7 @@ pub struct ChangesView {
 }
 
 /// An execution in a session's history.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct HistoryView {
     /// Its name in the audit log.
     pub execution_id: String,

@@ -19,6 +19,7 @@ use sqlx::{
 };
 use tokio::sync::OnceCell;
 
+mod context;
 mod document;
 mod history;
 mod owner;
@@ -27,6 +28,7 @@ mod sessions;
 #[cfg(test)]
 mod tests;
 
+pub use context::{Context, ContextChange};
 pub use document::{Documentation, Documented};
 pub use history::{Execution, ExecutionStart};
 pub use sessions::{Claim, Forgotten, Life, SessionRecord};
@@ -96,6 +98,18 @@ impl Store {
         if let Some(opened) = self.opened.get() {
             opened.pool.close().await;
         }
+    }
+
+    /// Whether the file can be used.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub async fn check(&self) -> Result<(), StoreError> {
+        sqlx::query("SELECT 1")
+            .execute(&self.opened().await?.pool)
+            .await?;
+        Ok(())
     }
 
     async fn opened(&self) -> Result<&Opened, StoreError> {

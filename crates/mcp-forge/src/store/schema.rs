@@ -5,7 +5,9 @@ use sqlx::SqlitePool;
 use super::StoreError;
 
 /// One step a version: the file's `user_version` counts those that were made.
-const STEPS: &[&[&str]] = &[&[
+const STEPS: &[&[&str]] = &[FIRST, CONTEXTS];
+
+const FIRST: &[&str] = &[
     "CREATE TABLE server (
         id TEXT PRIMARY KEY,
         pid INTEGER NOT NULL,
@@ -42,7 +44,20 @@ const STEPS: &[&[&str]] = &[&[
         FOREIGN KEY (principal, session_id) REFERENCES session (principal, id) ON DELETE CASCADE
     ) STRICT",
     "CREATE INDEX execution_of_session ON execution (principal, session_id, number)",
-]];
+];
+
+const CONTEXTS: &[&str] = &[
+    "CREATE TABLE context (
+        principal TEXT NOT NULL,
+        session_id TEXT NOT NULL,
+        state TEXT NOT NULL,
+        version INTEGER NOT NULL,
+        updated_at INTEGER NOT NULL,
+        expires_at INTEGER,
+        PRIMARY KEY (principal, session_id)
+    ) STRICT",
+    "CREATE INDEX context_by_end ON context (expires_at)",
+];
 
 /// Brings the file to the newest version, whichever of several servers comes first.
 ///

@@ -66,10 +66,7 @@ fn wrong_usage_is_one_sentence_and_code_2() {
             &["audit", "tail", "--config", "/nonexistent"],
             "/nonexistent: the configuration file cannot be read",
         ),
-        (
-            &["serve", "--http", "127.0.0.1:1"],
-            "--http is not available yet",
-        ),
+        (&["serve", "--http", "127.0.0.1"], "there is no port"),
         (
             &["run", "/nonexistent.py"],
             "/nonexistent.py: the code cannot be read",

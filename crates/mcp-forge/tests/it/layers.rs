@@ -7,14 +7,17 @@ use std::{
 
 /// Modules from the top of the program to its bottom. Those on one row may not use each other,
 /// except that `runner` has the wire types that `engine` and `bridge` share.
-const ROWS: [&[&str]; 10] = [
+const ROWS: [&[&str]; 13] = [
     &["main", "lib"],
     &["cli"],
-    &["mcp"],
+    &["http"],
+    &["mcp", "rest"],
+    &["web"],
     &["service"],
     &["session"],
     &["bridge", "turn"],
     &["runner", "engine", "audit", "store", "servers"],
+    &["identity"],
     &["config"],
     &["policy"],
     &["limits", "text", "names"],

@@ -14,6 +14,7 @@ mod bridge;
 mod cli;
 mod contract;
 mod escape;
+mod http;
 mod layers;
 mod mcp;
 mod outcomes;

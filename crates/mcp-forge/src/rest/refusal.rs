@@ -1,0 +1,95 @@
+//! What the service refuses, as HTTP says it.
+
+use http::StatusCode;
+
+use crate::{
+    bridge::GrantError, engine::LaunchError, service::ServiceError, session::SessionError,
+    web::Problem,
+};
+
+/// The answer to a refused request.
+pub(super) fn problem(error: &ServiceError) -> Problem {
+    let status = status(error);
+    if status == StatusCode::INTERNAL_SERVER_ERROR {
+        // It may name places of this machine.
+        tracing::error!("a request failed: {error}");
+        let detail = "The server could not do it; its log says why.";
+        return Problem::new(status, detail);
+    }
+    let problem = Problem::new(status, sentence(&error.to_string()));
+    let problem = match field(error) {
+        Some(field) => problem.about(field),
+        None => problem,
+    };
+    let is_worth_trying = matches!(
+        status,
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+    );
+    if is_worth_trying {
+        problem.again_in(1)
+    } else {
+        problem
+    }
+}
+
+fn status(error: &ServiceError) -> StatusCode {
+    match error {
+        ServiceError::Rejected { .. }
+        | ServiceError::NotAvailableYet { .. }
+        | ServiceError::Grant(GrantError::Unknown { .. }) => StatusCode::BAD_REQUEST,
+        ServiceError::Forbidden { .. } | ServiceError::Launch(LaunchError::Forbidden(_)) => {
+            StatusCode::FORBIDDEN
+        }
+        ServiceError::UnknownTool(_) | ServiceError::NoContext(_) => StatusCode::NOT_FOUND,
+        ServiceError::ContextVersion { .. } => StatusCode::CONFLICT,
+        ServiceError::TooManyContexts(_) => StatusCode::TOO_MANY_REQUESTS,
+        ServiceError::Busy { .. }
+        | ServiceError::Launch(_)
+        | ServiceError::Grant(GrantError::Unavailable { .. })
+        | ServiceError::Environment(_) => StatusCode::SERVICE_UNAVAILABLE,
+        ServiceError::Session(error) => of_session(error),
+        ServiceError::Audit(_) | ServiceError::Random(_) => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+fn of_session(error: &SessionError) -> StatusCode {
+    match error {
+        SessionError::Unknown(_) | SessionError::NoFile { .. } => StatusCode::NOT_FOUND,
+        SessionError::Full { .. } | SessionError::Busy { .. } => StatusCode::TOO_MANY_REQUESTS,
+        SessionError::Elsewhere { .. }
+        | SessionError::Exists(_)
+        | SessionError::NotLive(_)
+        | SessionError::LimitsFixed(_)
+        | SessionError::Ended { .. }
+        | SessionError::Interrupted(_)
+        | SessionError::NotForkable { .. }
+        | SessionError::Branch(_) => StatusCode::CONFLICT,
+        SessionError::Volumes(_) | SessionError::Documentation(_) => StatusCode::BAD_REQUEST,
+        SessionError::Launch(LaunchError::Forbidden(_)) => StatusCode::FORBIDDEN,
+        SessionError::Launch(_) | SessionError::Start(_) => StatusCode::SERVICE_UNAVAILABLE,
+        SessionError::Store(_)
+        | SessionError::Audit(_)
+        | SessionError::Files(_)
+        | SessionError::Random(_) => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+fn field(error: &ServiceError) -> Option<&str> {
+    match error {
+        ServiceError::Rejected { field, .. } | ServiceError::Forbidden { field, .. } => Some(field),
+        ServiceError::NotAvailableYet { field, .. } => Some(field),
+        ServiceError::Grant(_) => Some("mcp_tools"),
+        _ => None,
+    }
+}
+
+/// A message with a capital first and a full stop last.
+fn sentence(message: &str) -> String {
+    let mut letters = message.chars();
+    let first = letters.next().map(|letter| letter.to_ascii_uppercase());
+    let mut text: String = first.into_iter().chain(letters).collect();
+    if !text.ends_with(['.', '!', '?']) {
+        text.push('.');
+    }
+    text
+}

@@ -1,0 +1,111 @@
+//! What REST sends that nobody else does.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::{
+    engine::Isolation,
+    limits::LimitsView,
+    service::ExecuteResponse,
+    session::{FileView, SessionSummary},
+    web::ProblemView,
+};
+
+/// An execution that was started with `wait=false`.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ExecutionView<'a> {
+    /// Its name, here and in the audit log.
+    pub(super) execution_id: &'a str,
+    /// Where it stands.
+    pub(super) state: ExecutionState,
+    /// RFC 3339.
+    pub(super) started_at: &'a str,
+    /// RFC 3339.
+    pub(super) ended_at: Option<String>,
+    /// How it ended, when its state is `ended`.
+    pub(super) response: Option<&'a ExecuteResponse>,
+    /// Why it did not run, when its state is `refused`.
+    pub(super) problem: Option<ProblemView>,
+}
+
+/// Where an execution stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum ExecutionState {
+    /// It waits for its turn, or runs.
+    Running,
+    /// It came to an end; `response` says to which.
+    Ended,
+    /// It was cancelled, and its sandbox is gone.
+    Cancelled,
+    /// It could not be run; `problem` says why.
+    Refused,
+}
+
+/// The caller's sessions.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct SessionsView {
+    /// The most recently used first.
+    pub(super) sessions: Vec<SessionSummary>,
+    /// Sessions that end soon.
+    pub(super) notices: Vec<String>,
+}
+
+/// The files of a session's `/workspace`.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct FilesView {
+    /// As they were after the last call.
+    pub(super) files: Vec<FileView>,
+    /// Files that there are more.
+    pub(super) omitted_files: u64,
+}
+
+/// A sandbox that stays: a session with a live interpreter.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct SandboxView {
+    /// Its name. Code runs in it with this as `session_id`.
+    pub(super) container_id: String,
+    /// `running` code, or `idle`.
+    pub(super) state: &'static str,
+    /// Counts the interpreters that the session has had.
+    pub(super) generation: u64,
+    /// RFC 3339.
+    pub(super) created_at: String,
+    /// RFC 3339.
+    pub(super) last_used: String,
+    /// Seconds until it ends, if nobody uses it.
+    pub(super) expires_in: Option<f64>,
+}
+
+/// A sandbox that was asked for.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct SpawnedView<'a> {
+    /// The sandbox.
+    #[serde(flatten)]
+    pub(super) sandbox: SandboxView,
+    /// The limits that apply.
+    pub(super) limits: &'a LimitsView,
+    /// The layers that are in force.
+    pub(super) isolation: &'a Isolation,
+}
+
+/// The caller's sandboxes.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct SandboxesView {
+    /// The most recently used first.
+    pub(super) sandboxes: Vec<SandboxView>,
+}
+
+/// The tools that code can call.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ToolsView {
+    /// Their names, as `mcp_tools` takes them.
+    pub(super) tools: Vec<String>,
+}
+
+/// The newest records of the audit log.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct AuditView {
+    /// The newest first.
+    pub(super) records: Vec<serde_json::Value>,
+}

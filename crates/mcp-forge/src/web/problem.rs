@@ -1,0 +1,120 @@
+//! Refusals, as RFC 9457 has them: `application/problem+json`.
+
+use axum::{
+    body::Body,
+    response::{IntoResponse, Response},
+};
+use http::{
+    HeaderName, HeaderValue, StatusCode,
+    header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE},
+};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::identity::{Caller, Scope};
+
+/// An answer that says no, and why.
+#[derive(Debug, Clone)]
+pub(crate) struct Problem {
+    status: StatusCode,
+    detail: String,
+    field: Option<String>,
+    headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+/// A problem as it is sent.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ProblemView {
+    /// Always `about:blank`: the status says which kind of problem it is.
+    #[serde(rename = "type")]
+    kind: &'static str,
+    /// The status in words.
+    title: String,
+    /// The status.
+    status: u16,
+    /// One sentence for people: what was found, and what to send instead.
+    detail: String,
+    /// Which field of the request it is about, if it is about one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    field: Option<String>,
+}
+
+impl Problem {
+    /// `detail` is one sentence for whoever sent the request, without anything of the host in it.
+    pub(crate) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+        Self {
+            status,
+            detail: detail.into(),
+            field: None,
+            headers: Vec::new(),
+        }
+    }
+
+    /// The address has something in it that is no UTF-8.
+    pub(crate) fn bad_path() -> Self {
+        let detail = "The address is not UTF-8, percent-encoded where it must be.";
+        Self::new(StatusCode::BAD_REQUEST, detail)
+    }
+
+    /// About one field of the request.
+    pub(crate) fn about(mut self, field: &str) -> Self {
+        self.field = Some(field.to_owned());
+        self
+    }
+
+    /// The same request may do in so many seconds.
+    pub(crate) fn again_in(mut self, seconds: u64) -> Self {
+        self.headers.push((RETRY_AFTER, seconds.into()));
+        self
+    }
+
+    /// With one more header.
+    pub(crate) fn with_header(mut self, name: HeaderName, value: &'static str) -> Self {
+        self.headers.push((name, HeaderValue::from_static(value)));
+        self
+    }
+
+    /// As it is sent.
+    pub(crate) fn view(&self) -> ProblemView {
+        ProblemView {
+            kind: "about:blank",
+            title: self.status.canonical_reason().unwrap_or("Error").to_owned(),
+            status: self.status.as_u16(),
+            detail: self.detail.clone(),
+            field: self.field.clone(),
+        }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        // Texts and numbers can always be written.
+        let body = serde_json::to_vec(&self.view()).unwrap_or_default();
+        let mut response = Response::new(Body::from(body));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        let kind = HeaderValue::from_static("application/problem+json");
+        headers.insert(CONTENT_TYPE, kind);
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        headers.extend(self.headers);
+        response
+    }
+}
+
+/// Refuses a caller whose token is not good for it.
+pub(crate) fn needs(caller: &Caller, scope: Scope) -> Result<(), Problem> {
+    if caller.may(scope) {
+        return Ok(());
+    }
+    let (detail, challenge) = match scope {
+        Scope::Run => (
+            "This needs a token with the scope `run`.",
+            r#"Bearer error="insufficient_scope", scope="run""#,
+        ),
+        Scope::Admin => (
+            "This needs a token with the scope `admin`.",
+            r#"Bearer error="insufficient_scope", scope="admin""#,
+        ),
+    };
+    Err(Problem::new(StatusCode::FORBIDDEN, detail).with_header(WWW_AUTHENTICATE, challenge))
+}

@@ -1,0 +1,9 @@
+//! The HTTP service: the real program, real sockets, clients of every kind.
+
+mod docs;
+mod door;
+mod hostile;
+mod lifecycle;
+mod principals;
+mod rest;
+mod served;
