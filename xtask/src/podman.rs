@@ -33,7 +33,7 @@ const BASE_LINKS: &str = r#"cd "$1"/usr/lib/*-linux-gnu && \
                             ln -s blas/libblas.so.3 lapack/liblapack.so.3 . && \
                             cd "$1" && \
                             cat usr/share/ca-certificates/mozilla/*.crt > etc/ssl/certs/ca-certificates.crt && \
-                            ln -s ../../../etc/ssl/certs/ca-certificates.crt usr/lib/ssl/cert.pem"#;
+                            ln -sf ../../../etc/ssl/certs/ca-certificates.crt usr/lib/ssl/cert.pem"#;
 const BASE: &str = "localhost/mcp-forge-test-base:1";
 
 /// For containers of an ordinary user; no account has them by default.

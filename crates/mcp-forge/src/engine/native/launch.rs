@@ -311,7 +311,7 @@ impl Guard for LifeLine {
             },
             Ok(Ok(Report::Failed { message })) => lost(message),
             Ok(Ok(other)) => lost(format!("unexpected report {other:?}")),
-            Ok(Err(error)) => lost(error.to_string()),
+            Ok(Err(error)) => lost(format!("its keeper is gone: {error}")),
             // The keeper goes on killing: without it nobody would.
             Err(_) => lost(format!("it was not gone in {} s", KILL_TIMEOUT.as_secs())),
         }

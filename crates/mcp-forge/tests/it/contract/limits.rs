@@ -41,7 +41,8 @@ pub(super) const CASES: &[Case] = &[
         "a smaller memory limit is in force",
         &[Step::Run(Turn {
             memory: Some("96m"),
-            ..turn("x = b'x' * (200 << 20)\nlen(x)")
+            // Where a watch stands in for a cgroup, it has to have the time to look.
+            ..turn("import time\nx = b'x' * (200 << 20)\ntime.sleep(20)\nlen(x)")
         })],
         r#"out_of_memory
         error OutOfMemory: "The code went over its memory limit of 96m, …""#,

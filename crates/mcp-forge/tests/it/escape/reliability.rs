@@ -93,7 +93,7 @@ async fn a_killed_keeper_takes_its_sandbox_with_it() {
         };
         let (report, ()) = tokio::join!(turn, kill);
         assert!(
-            matches!(report.outcome, Outcome::Crashed(_)),
+            matches!(report.outcome, Outcome::SandboxError(_)),
             "{way:?}: {report:?}"
         );
         assert!(report.wall < Duration::from_secs(20), "{:?}", report.wall);

@@ -53,10 +53,11 @@ impl Warm {
     async fn see_it_lost_and_told(
         self,
         turn: JoinHandle<Result<ExecuteResponse, ServiceError>>,
+        expected: &str,
     ) -> String {
         let service = &self.service;
         let ended = turn.await.unwrap().unwrap();
-        assert_eq!(ended.outcome, "crashed", "{:?}", ended.error);
+        assert_eq!(ended.outcome, expected, "{:?}", ended.error);
         let reason = ended.session.unwrap().lost_reason.unwrap();
         let told = run(service, "a", "open('f.txt', 'w').write('changed')").await;
         assert_eq!(told.outcome, "session_lost", "{:?}", told.error);
@@ -93,7 +94,7 @@ async fn a_killed_keeper_is_a_loss_that_is_told_once() {
         .collect();
     assert_eq!(outer.len(), 2, "of the bare tier, and of sessions");
     outer.into_iter().for_each(kill);
-    let reason = warm.see_it_lost_and_told(turn).await;
+    let reason = warm.see_it_lost_and_told(turn, "sandbox_error").await;
     assert!(reason.contains("lost"), "{reason}");
 }
 
@@ -117,7 +118,7 @@ async fn a_killed_interpreter_is_a_loss_that_is_told_once() {
         panic!("{named:?}")
     };
     kill(interpreter);
-    let reason = warm.see_it_lost_and_told(turn).await;
+    let reason = warm.see_it_lost_and_told(turn, "crashed").await;
     assert_eq!(reason, "the interpreter was ended by signal 9");
 }
 
