@@ -26,6 +26,8 @@ INCOMING_BYTES = 1 << 20
 PIECE_BYTES = 1 << 16
 # What a pipe holds: no more was written before something else that was read just now.
 PIPE_BYTES = 1 << 20
+# How often a container in which nothing happens looks whether memory ran out.
+LOOK_MS = 250
 # Time for the last record to be taken by a server that ends the container anyway.
 LAST_WORDS_MS = 5_000
 
@@ -148,7 +150,9 @@ class Relay:
         # It may have ended before its end could wake anybody.
         self.reap()
         while True:
-            for end, events in self.poller().poll():
+            ready = self.poller().poll(LOOK_MS)
+            self.look_at_memory()
+            for end, events in ready:
                 if end == self.child_ended:
                     os.read(end, PIECE_BYTES)
                     self.reap()
@@ -210,10 +214,7 @@ class Relay:
             return
         except OSError:
             piece = b""
-        # The kernel may have killed a child and not the interpreter: the limit is that of both.
-        if not self.is_over_memory and self.memory_events.kills():
-            self.is_over_memory = True
-            os.kill(self.worker, signal.SIGKILL)
+        self.look_at_memory()
         if self.is_over_memory and piece:
             return
         for end in list(self.pipes):
@@ -222,6 +223,15 @@ class Relay:
         if not piece:
             os.close(self.control)
             self.control = None
+
+    def look_at_memory(self) -> None:
+        """Ends all when the kernel has killed for lack of memory.
+
+        It may have been a child and not the interpreter: the limit is that of both.
+        """
+        if not self.is_over_memory and self.memory_events.kills():
+            self.is_over_memory = True
+            os.kill(self.worker, signal.SIGKILL)
 
     def carry_output(self, end: int, most: int) -> None:
         """Carries what lies in a pipe, but no more than `most` bytes."""

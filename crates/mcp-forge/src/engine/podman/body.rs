@@ -122,11 +122,26 @@ pub(super) fn body(
 /// engine has them. Where the host ignores the container's limits, these stand in.
 pub(super) fn start(purpose: &Purpose, limits: &Limits, facts: &Facts) -> Start {
     let data = limits.memory_bytes + limits.pids * THREAD_BYTES;
-    let mut own = BTreeMap::from([("CORE", 0), ("DATA", data), ("STACK", STACK_BYTES)]);
+    let mut own = BTreeMap::from([
+        ("CORE", 0),
+        ("DATA", data),
+        ("STACK", STACK_BYTES),
+        // A service of an ordinary user may not do what it was asked.
+        ("NOFILE", FILES.unsigned_abs()),
+    ]);
     if !facts.holds_memory(limits) {
         own.insert("DATA", limits.memory_bytes);
         own.insert("FSIZE", limits.memory_bytes);
         own.insert("NPROC", limits.pids);
+        // All cores for the whole time, and a little.
+        own.insert(
+            "CPU",
+            limits
+                .timeout
+                .as_secs()
+                .saturating_mul(64)
+                .saturating_add(10),
+        );
     }
     Start {
         modules: match purpose {
