@@ -105,6 +105,8 @@ impl Setup {
                 ("EXECUTION_ENGINE", "podman"),
                 ("PODMAN_SOCKET", &self.python),
                 ("IMAGES_PYTHON_3_11", IMAGE),
+                ("IMAGES_PYTHON_3_12", IMAGE),
+                ("IMAGES_JUPYTER", IMAGE),
                 ("IMAGES_ALLOWED", IMAGE),
             ]
         };
