@@ -21,7 +21,6 @@ use crate::{
     limits::Limits,
 };
 
-mod connection;
 mod interpreter;
 mod launch;
 mod minimal;

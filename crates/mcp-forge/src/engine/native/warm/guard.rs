@@ -16,7 +16,6 @@ use crate::{
     engine::{
         Branch, BranchError, Ending, Guard, Isolation, Sandbox, SandboxSpec, Usage,
         native::{
-            connection::Connection,
             launch::{LifeLine, isolation, send_with, socket_pair},
             output_pipe::output_pipe,
             render,
@@ -41,9 +40,8 @@ pub(super) struct ForkGuard {
 impl ForkGuard {
     /// The sandbox that it guards.
     pub(super) fn into_sandbox(self, streams: Streams, isolation: Isolation) -> Sandbox {
-        let answering = Arc::clone(&self.zygote.answering);
         Sandbox {
-            connection: Box::new(Connection::new(streams.control, answering)),
+            connection: Box::new(streams.control),
             stdout: Box::new(streams.stdout),
             stderr: Box::new(streams.stderr),
             guard: Box::new(self),

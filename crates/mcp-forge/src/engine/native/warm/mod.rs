@@ -7,7 +7,7 @@ use std::{path::Path, sync::Arc};
 
 use jail::spec::{JailLimits, JailSpec};
 
-use super::{connection::Answering, render};
+use super::render;
 use crate::{
     config::Profile,
     engine::{LaunchError, Purpose, Sandbox, SandboxSpec},
@@ -80,18 +80,11 @@ impl Warm {
         tiers: Vec<Tier>,
         ready: usize,
     ) -> Self {
-        let answering = Answering::default();
         let pools = tiers
             .iter()
             .map(|tier| {
                 let spec = render::with_modules(zygote.clone(), &tier.modules);
-                Pool::new(
-                    jail.to_owned(),
-                    spec,
-                    profile,
-                    ready,
-                    Arc::clone(&answering),
-                )
+                Pool::new(jail.to_owned(), spec, profile, ready)
             })
             .collect();
         Self { tiers, pools }

@@ -23,7 +23,7 @@ use tokio::{
 use super::zygote::{Fork, Zygote};
 use crate::{
     config::Profile,
-    engine::{LaunchError, Purpose, Sandbox, native::connection::Answering},
+    engine::{LaunchError, Purpose, Sandbox},
 };
 
 /// Sandboxes that wait, at least. The number doubles each time there was none, up to what the operator
@@ -48,7 +48,6 @@ pub(super) struct Pool {
     jail: PathBuf,
     spec: JailSpec,
     profile: Profile,
-    answering: Answering,
     /// What waiting sandboxes are limited to.
     limits: JailLimits,
     zygote: AsyncMutex<Current>,
@@ -89,12 +88,10 @@ impl Pool {
         spec: JailSpec,
         profile: Profile,
         most_ready: usize,
-        answering: Answering,
     ) -> Arc<Self> {
         let pool = Arc::new(Self {
             jail,
             profile,
-            answering,
             limits: spec.limits,
             spec,
             zygote: AsyncMutex::default(),
@@ -218,8 +215,7 @@ impl Pool {
             id: self.fresh_id("zygote"),
             ..self.spec.clone()
         };
-        let started =
-            Zygote::start(&self.jail, &spec, self.profile, Arc::clone(&self.answering)).await;
+        let started = Zygote::start(&self.jail, &spec, self.profile).await;
         current.failed = started.is_err().then(Instant::now);
         let zygote = Arc::new(started?);
         current.zygote = Some(Arc::clone(&zygote));

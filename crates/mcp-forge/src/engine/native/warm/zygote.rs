@@ -22,7 +22,6 @@ use crate::{
     engine::{
         Isolation, LaunchError, Purpose, Sandbox,
         native::{
-            connection::Answering,
             launch::{LifeLine, isolation, send, socket_pair},
             output_pipe::{OutputPipe, output_pipe},
         },
@@ -41,8 +40,6 @@ const OLDEST: Duration = Duration::from_mins(30);
 #[derive(Debug)]
 pub(super) struct Zygote {
     line: Mutex<LifeLine>,
-    /// Of all forks of the engine, not of this one's alone.
-    pub(super) answering: Answering,
     forks: AtomicU64,
     born: Instant,
 }
@@ -57,7 +54,6 @@ impl Zygote {
         jail: &Path,
         spec: &JailSpec,
         profile: Profile,
-        answering: Answering,
     ) -> Result<Self, LaunchError> {
         let failed = |error: io::Error| LaunchError::Start(error.to_string());
         let mut line = LifeLine::spawn(jail, &spec.id).map_err(failed)?;
@@ -71,7 +67,6 @@ impl Zygote {
         isolation(line.entered().await?, profile)?;
         Ok(Self {
             line: Mutex::new(line),
-            answering,
             forks: AtomicU64::new(0),
             born: Instant::now(),
         })
