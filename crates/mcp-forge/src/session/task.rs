@@ -5,6 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::FutureExt;
 use serde_json::json;
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -180,12 +181,16 @@ impl Task {
             if let Some(stop) = stop {
                 return Err(End::Stopped(stop));
             }
-            if let Ok(message) = self.queue.try_recv() {
-                return Ok(message);
-            }
             let Some(resident) = live.resident.as_mut() else {
                 return Err(End::Lost("its interpreter is gone".to_owned()));
             };
+            // Before a message is taken: a call that comes after the loss is told of it.
+            if let Some(error) = resident.idle().now_or_never() {
+                return Err(End::Lost(broken(&error.into())));
+            }
+            if let Ok(message) = self.queue.try_recv() {
+                return Ok(message);
+            }
             if live.keep.is_behind() {
                 match live.keep.step(resident).await {
                     Ok(()) => self.facts.set_not_kept(live.keep.refused().clone()),
@@ -196,10 +201,10 @@ impl Task {
             tokio::select! {
                 biased;
                 _ = self.stop.changed() => {}
+                error = resident.idle() => return Err(End::Lost(broken(&error.into()))),
                 message = self.queue.recv() => {
                     return message.ok_or(End::Stopped(Stop::Shutdown));
                 }
-                error = resident.idle() => return Err(End::Lost(broken(&error.into()))),
                 () = tokio::time::sleep(LOOK_PAUSE), if live.look.is_due => {
                     if let Some(reason) = self.look_closely(live, notes).await {
                         return Err(End::Lost(reason));

@@ -199,7 +199,7 @@ async fn a_killed_keeper_is_replaced_and_nothing_outlives_the_engine() {
     let _alone = ALONE.lock().await;
     let warm = Arc::new(Warm::new().await);
     assert_eq!(warm.run("1").await.result, json!(1));
-    kill_keepers(warm.place.path());
+    kill_keepers(warm.place.path()).await;
     wait_until_no_keeper_is_left(warm.place.path()).await;
     for _ in 0..20 {
         let report = warm.run("2").await;
@@ -257,8 +257,31 @@ pub(crate) fn kill_zygotes(place: &Path) -> usize {
     zygotes.len()
 }
 
-pub(crate) fn kill_keepers(place: &Path) {
-    keepers(place).into_iter().for_each(kill);
+/// Kills every keeper, and waits until each has closed what it had open: a process loses its command
+/// line some time before that.
+pub(crate) async fn kill_keepers(place: &Path) {
+    let keepers = keepers(place);
+    keepers.iter().copied().for_each(kill);
+    let deadline = Instant::now() + Duration::from_secs(5);
+    for keeper in keepers {
+        while !is_over(keeper) {
+            assert!(Instant::now() < deadline, "keeper {keeper} goes on");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+/// Whether no thread of this process runs any more.
+fn is_over(pid: u32) -> bool {
+    let stat = |path: std::path::PathBuf| fs::read_to_string(path.join("stat")).unwrap_or_default();
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return true;
+    };
+    threads.flatten().all(|thread| {
+        let stat = stat(thread.path());
+        let state = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+        state.is_empty() || state.starts_with(['Z', 'X'])
+    })
 }
 
 pub(crate) fn kill(pid: u32) {

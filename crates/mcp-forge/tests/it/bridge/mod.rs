@@ -740,7 +740,12 @@ async fn upstreams_that_hang_flood_or_break_do_not_block_another() {
         flood.starts_with("it sent a message of more than 1114112 bytes and was closed"),
         "{flood}"
     );
-    assert_eq!(error("chatter"), "it did not start within 3 s");
+    // What it wrote when its pipe was closed may be told as well.
+    let chatter = error("chatter");
+    assert!(
+        chatter.starts_with("it did not start within 3 s"),
+        "{chatter}"
+    );
     assert!(
         error("broken").contains(r"config \u{1b}[31mis broken [redacted]"),
         "{}",

@@ -459,7 +459,7 @@ async fn nothing_outlives_a_killed_keeper() {
     warm.fork("a", "b").await;
     warm.delete("a").await;
     wait_for_processes("fg-orphan", 1).await;
-    kill_keepers(warm.place.path());
+    kill_keepers(warm.place.path()).await;
     wait_for_processes("fg-orphan", 0).await;
     assert_eq!(warm.run("b", "1").await.outcome, "session_lost");
     warm.service.shutdown().await;
