@@ -1,4 +1,4 @@
-//! What outlives an interpreter and a server: sessions, their documentation and their history.
+//! What outlives an interpreter and a server: sessions, their documentation and their history, environments.
 //!
 //! One SQLite file in the data directory, shared by all servers that use it. Every change is one
 //! transaction, and a change to a live session is made by the server that owns it or not at all.
@@ -19,8 +19,10 @@ use sqlx::{
 };
 use tokio::sync::OnceCell;
 
+mod approvals;
 mod context;
 mod document;
+mod environments;
 mod history;
 mod owner;
 mod schema;
@@ -28,8 +30,10 @@ mod sessions;
 #[cfg(test)]
 mod tests;
 
+pub use approvals::Approval;
 pub use context::{Context, ContextChange};
 pub use document::{Documentation, Documented};
+pub use environments::{BuildLimit, EnvironmentRecord};
 pub use history::{Execution, ExecutionStart};
 pub use sessions::{Claim, Forgotten, Life, SessionRecord};
 

@@ -5,7 +5,7 @@ use sqlx::SqlitePool;
 use super::StoreError;
 
 /// One step a version: the file's `user_version` counts those that were made.
-const STEPS: &[&[&str]] = &[FIRST, CONTEXTS];
+const STEPS: &[&[&str]] = &[FIRST, CONTEXTS, ENVIRONMENTS];
 
 const FIRST: &[&str] = &[
     "CREATE TABLE server (
@@ -57,6 +57,47 @@ const CONTEXTS: &[&str] = &[
         PRIMARY KEY (principal, session_id)
     ) STRICT",
     "CREATE INDEX context_by_end ON context (expires_at)",
+];
+
+const ENVIRONMENTS: &[&str] = &[
+    // `tree` is the lock's hash, under which the packages lie; several names may share one. A
+    // template's principal is empty: it is everybody's.
+    "CREATE TABLE environment (
+        principal TEXT NOT NULL,
+        name TEXT NOT NULL,
+        tree TEXT NOT NULL,
+        description TEXT NOT NULL,
+        template TEXT,
+        requested TEXT NOT NULL,
+        request TEXT NOT NULL,
+        python TEXT NOT NULL,
+        lock TEXT NOT NULL,
+        size_bytes INTEGER NOT NULL,
+        build_ms INTEGER NOT NULL,
+        created_at INTEGER NOT NULL,
+        built_at INTEGER NOT NULL,
+        used_at INTEGER NOT NULL,
+        archived_at INTEGER,
+        PRIMARY KEY (principal, name)
+    ) STRICT, WITHOUT ROWID",
+    "CREATE INDEX environment_by_tree ON environment (tree)",
+    "CREATE INDEX environment_by_request ON environment (request, built_at)",
+    "CREATE TABLE build (
+        number INTEGER PRIMARY KEY,
+        principal TEXT NOT NULL,
+        name TEXT NOT NULL,
+        started_at INTEGER NOT NULL
+    ) STRICT",
+    "CREATE INDEX build_by_time ON build (principal, started_at)",
+    "CREATE TABLE approval (
+        package TEXT PRIMARY KEY,
+        pattern TEXT NOT NULL,
+        principal TEXT NOT NULL,
+        environment TEXT NOT NULL,
+        asked_at INTEGER NOT NULL,
+        approved_at INTEGER,
+        approved_by TEXT
+    ) STRICT, WITHOUT ROWID",
 ];
 
 /// Brings the file to the newest version, whichever of several servers comes first.
