@@ -22,6 +22,7 @@ use crate::{
 };
 
 mod interpreter;
+pub mod job;
 mod launch;
 mod minimal;
 mod output_pipe;
