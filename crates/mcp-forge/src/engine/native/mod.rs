@@ -193,6 +193,7 @@ impl Engine for Native {
             id,
             limits: self.settings.default_limits.clone(),
             purpose: Purpose::default(),
+            environment: None,
         };
         match self.launch(&spec).await {
             Ok(sandbox) => {
