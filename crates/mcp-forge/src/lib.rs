@@ -9,6 +9,7 @@ pub mod bridge;
 pub mod cli;
 pub mod config;
 pub mod engine;
+pub mod environments;
 pub mod http;
 pub mod identity;
 pub mod limits;

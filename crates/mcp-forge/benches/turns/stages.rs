@@ -94,6 +94,7 @@ async fn one(
         id: format!("stage-{}-{number}", std::process::id()),
         limits: limits.clone(),
         purpose: Purpose::default(),
+        environment: None,
     };
     let started = Instant::now();
     let sandbox = engine.launch(&spec).await?;

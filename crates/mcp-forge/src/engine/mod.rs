@@ -13,9 +13,12 @@ use crate::{
     policy::Violation,
 };
 
+mod environment;
 pub mod native;
 pub mod podman;
 mod variables;
+
+pub use environment::{Claim, Environment, EnvironmentError, Meta};
 
 /// Engine-neutral description of one sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +29,8 @@ pub struct SandboxSpec {
     pub limits: Limits,
     /// What it is for: an engine may have one ready that has done part of the work.
     pub purpose: Purpose,
+    /// The packages that it has in place of the interpreter's own, if any. The sandbox keeps its share.
+    pub environment: Option<Arc<Environment>>,
 }
 
 /// The engine that the operator chose. Starts nothing.
@@ -76,6 +81,10 @@ pub trait Engine: fmt::Debug + Send + Sync {
     ///
     /// [`LaunchError`]; nothing is left running.
     async fn launch(&self, spec: &SandboxSpec) -> Result<Sandbox, LaunchError>;
+
+    /// Lets go of everything that was made ahead for the environment of this id, its share included.
+    /// Sandboxes that run keep theirs. Launches that come later work while the tree is there.
+    async fn release(&self, _id: &str) {}
 
     /// Ends what was made ahead, and waits until it is gone. Launches that come later work.
     async fn shutdown(&self) {}

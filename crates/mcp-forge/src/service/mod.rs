@@ -388,6 +388,7 @@ impl Service {
             id: id.to_owned(),
             limits: checked.limits.clone(),
             purpose: Purpose::Turn(imports::scan(&checked.code)),
+            environment: None,
         };
         let sandbox = match self.engine.launch(&spec).await {
             Ok(sandbox) => sandbox,

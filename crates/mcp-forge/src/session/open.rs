@@ -318,6 +318,7 @@ pub(super) fn spec(limits: &Limits) -> Result<SandboxSpec, SessionError> {
         id: format!("{:032x}", u128::from_be_bytes(bytes)),
         limits: limits.clone(),
         purpose: Purpose::Session,
+        environment: None,
     })
 }
 

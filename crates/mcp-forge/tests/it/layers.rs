@@ -14,7 +14,7 @@ const ROWS: [&[&str]; 13] = [
     &["mcp", "rest"],
     &["web"],
     &["service"],
-    &["session"],
+    &["session", "environments"],
     &["bridge", "turn"],
     &["runner", "engine", "audit", "store", "servers"],
     &["identity"],

@@ -123,6 +123,7 @@ pub(crate) async fn launch(config: &Config) -> (Sandbox, String) {
         id: id.clone(),
         limits: config.default_limits.clone(),
         purpose: Purpose::default(),
+        environment: None,
     };
     engine.prepare().await.unwrap();
     (engine.launch(&spec).await.unwrap(), id)

@@ -73,6 +73,7 @@ impl Warm {
             id,
             limits: limits.clone(),
             purpose: Purpose::default(),
+            environment: None,
         };
         let sandbox = self.engine.launch(&spec).await.unwrap();
         let seccomp = sandbox
@@ -342,6 +343,7 @@ loaded, numpy and float(numpy.random.random()), len(__import__('os').listdir('/p
             id: format!("tier-{}-{}", std::process::id(), draws.len()),
             limits: config.default_limits.clone(),
             purpose: Purpose::Turn(imports.iter().map(|&name| name.to_owned()).collect()),
+            environment: None,
         };
         let sandbox = engine.launch(&spec).await.unwrap();
         let report = turn_in(sandbox, code, &config.default_limits).await;
@@ -366,6 +368,7 @@ async fn an_interrupt_reaches_the_code_on_both_paths() {
             id: format!("interrupt-{}-{warm}", std::process::id()),
             limits: config.default_limits.clone(),
             purpose: Purpose::default(),
+            environment: None,
         };
         let mut sandbox = engine.launch(&spec).await.unwrap();
         let (mut events, mut requests) = runner::connect(sandbox.connection);

@@ -22,6 +22,7 @@ use crate::{
 };
 
 mod interpreter;
+pub mod job;
 mod launch;
 mod minimal;
 mod output_pipe;
@@ -193,6 +194,7 @@ impl Engine for Native {
             id,
             limits: self.settings.default_limits.clone(),
             purpose: Purpose::default(),
+            environment: None,
         };
         match self.launch(&spec).await {
             Ok(sandbox) => {

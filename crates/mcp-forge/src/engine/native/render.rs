@@ -229,6 +229,7 @@ pub(super) fn zygote_spec(
         id: String::new(),
         limits: limits.clone(),
         purpose: Purpose::default(),
+        environment: None,
     };
     let mut spec = jail_spec(&spec, host, required);
     let hexadecimal = jail::SEAL_OBJECT.iter().flat_map(|byte| {
@@ -418,6 +419,7 @@ mod tests {
             id: "abc".to_owned(),
             limits,
             purpose: Purpose::default(),
+            environment: None,
         };
         let mut jail = jail_spec(&spec, &host, vec![Layer::Seccomp]);
         jail.files.retain(|file| !file.path.starts_with(RUNNER));

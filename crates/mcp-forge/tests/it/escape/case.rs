@@ -438,6 +438,7 @@ impl Field {
             id: self.id(name),
             limits: limits.clone(),
             purpose: self.purpose.clone(),
+            environment: None,
         };
         // Where it fails the cold path would serve, and be noticed by where the sandbox is found.
         self.engine.prepare().await.ok();

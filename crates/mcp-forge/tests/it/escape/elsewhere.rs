@@ -41,6 +41,7 @@ pub(crate) async fn attack(case: &Case, engine: &dyn Engine) -> Attacked {
         id: case.id.to_lowercase().replace(' ', "-"),
         limits: limits.clone(),
         purpose: Purpose::default(),
+        environment: None,
     };
     let sandbox = match engine.launch(&spec).await {
         Ok(sandbox) => sandbox,
@@ -75,6 +76,7 @@ pub(crate) async fn answers(engine: &dyn Engine, case: &Case) -> Option<String> 
         id: "next".to_owned(),
         limits: limits.clone(),
         purpose: Purpose::default(),
+        environment: None,
     };
     let sandbox = match engine.launch(&spec).await {
         Ok(sandbox) => sandbox,

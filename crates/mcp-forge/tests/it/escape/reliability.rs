@@ -74,6 +74,7 @@ async fn a_killed_keeper_takes_its_sandbox_with_it() {
                 ..config.default_limits.clone()
             },
             purpose: Purpose::default(),
+            environment: None,
         };
         let engine = Native::with_jail(&config, place.program());
         engine.prepare().await.unwrap();

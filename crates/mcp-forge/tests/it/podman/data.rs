@@ -133,6 +133,7 @@ async fn a_tool_takes_and_gives_ten_megabytes() {
         id: "big".to_owned(),
         limits: config.default_limits.clone(),
         purpose: Purpose::default(),
+        environment: None,
     };
     let sandbox = engine.launch(&spec).await.unwrap();
     let code = "answers = [big(text='y' * 10_000_000) for _ in range(3)]\n[len(answer) for answer in answers]";

@@ -232,6 +232,7 @@ async fn run_all(topic: impl Fn(&str) -> bool) {
         id: "neighbour".to_owned(),
         limits: limits.clone(),
         purpose: Purpose::default(),
+        environment: None,
     };
     let neighbour = engine.launch(&spec).await.unwrap();
     let cases: Vec<&'static Case> = elsewhere::cases()

@@ -507,6 +507,7 @@ async fn an_open_call_does_not_cross() {
         id: format!("branch-{id}-{}", std::process::id()),
         limits: config.default_limits.clone(),
         purpose: Purpose::Session,
+        environment: None,
     };
     let sandbox = engine.launch(&spec("original")).await.unwrap();
     let (mut original, _) = Resident::start(sandbox, config.caps).await.unwrap();

@@ -1,0 +1,3 @@
+//! Environments: packages that code may import, built once under policy.
+
+pub mod gateway;
