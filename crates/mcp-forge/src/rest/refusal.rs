@@ -60,6 +60,7 @@ fn of_session(error: &SessionError) -> StatusCode {
         | SessionError::Exists(_)
         | SessionError::NotLive(_)
         | SessionError::LimitsFixed(_)
+        | SessionError::PackagesFixed { .. }
         | SessionError::Ended { .. }
         | SessionError::Interrupted(_)
         | SessionError::NotForkable { .. }

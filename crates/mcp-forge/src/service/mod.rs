@@ -39,6 +39,7 @@ use crate::{
     names::{Principal, SessionName},
     policy::Violation,
     session::{SessionError, Sessions},
+    store::Store,
     turn::{self, Observer, Report, Turn},
 };
 use records::AuditedTools;
@@ -185,7 +186,13 @@ impl Service {
         audit: Audit,
     ) -> Arc<Self> {
         let slots = Slots::new(config.max_concurrent);
-        let sessions = Sessions::new(&config, Arc::clone(&engine), audit.clone());
+        let store = Arc::new(Store::new(&config.data_dir));
+        let sessions = Sessions::new(
+            &config,
+            Arc::clone(&engine),
+            Arc::clone(&store),
+            audit.clone(),
+        );
         Arc::new(Self {
             config,
             engine,

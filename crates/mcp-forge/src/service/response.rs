@@ -11,12 +11,9 @@ use crate::{
     limits::{Limits, LimitsView},
     names::SessionId,
     runner::wire::Raised,
-    session::{FileView, SessionView},
+    session::{DEFAULT_ENVIRONMENT, FileView, SessionView},
     turn::{BetweenTurns, Display, Outcome, Report, ToolCallRecord},
 };
-
-/// The environment every request runs in until custom ones exist.
-const DEFAULT_ENVIRONMENT: &str = "default";
 
 /// Most fields that the runner may say it cut.
 const MAX_TRUNCATED: usize = 16;

@@ -154,6 +154,8 @@ impl Service {
             limits: checked.limits.clone(),
             has_own_limits: session.has_own_limits,
             volumes: session.volumes.clone(),
+            packages: None,
+            has_own_packages: false,
             interrupt,
         };
         let answer = Box::pin(self.sessions.turn(name, turn, observer)).await?;

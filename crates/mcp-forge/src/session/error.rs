@@ -55,6 +55,16 @@ pub enum SessionError {
         "session `{0}` is running with other limits; limits are fixed when a session starts. Leave `limits` out, or delete the session first"
     )]
     LimitsFixed(SessionId),
+    /// Packages other than those that it was started with.
+    #[error(
+        "session `{id}` is running with {has}; what it runs with is fixed when it starts. Leave `custom_image` and `environment` out, or delete the session first"
+    )]
+    PackagesFixed {
+        /// Its name.
+        id: SessionId,
+        /// What it runs with, in words.
+        has: String,
+    },
     /// It ended while the call waited for it.
     #[error("session `{id}` ended before the call was made: {reason}")]
     Ended {
@@ -122,6 +132,7 @@ impl SessionError {
                 | Self::Exists(_)
                 | Self::NotLive(_)
                 | Self::LimitsFixed(_)
+                | Self::PackagesFixed { .. }
                 | Self::Documentation(_)
                 | Self::NotForkable { .. }
                 | Self::NoFile { .. }

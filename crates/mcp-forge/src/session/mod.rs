@@ -26,15 +26,15 @@ mod volumes;
 
 pub use error::SessionError;
 pub use view::{
-    ChangesView, Expiring, FileView, HistoryView, SessionState, SessionSummary, SessionView,
-    file_uri,
+    ChangesView, DEFAULT_ENVIRONMENT, Expiring, FileView, HistoryView, SessionState,
+    SessionSummary, SessionView, file_uri,
 };
 pub use volumes::{Volume, VolumeRefusal};
 
 use crate::{
     audit::{Audit, fields},
     config::Config,
-    engine::{Engine, Isolation},
+    engine::{Engine, Environment, Isolation},
     limits::Limits,
     names::{Principal, SessionName},
     runner::wire::Stub,
@@ -76,8 +76,22 @@ pub struct SessionTurn {
     pub has_own_limits: bool,
     /// Copied into the session before the turn, each once in a generation.
     pub volumes: Vec<Volume>,
+    /// What its interpreter starts with, if this turn starts it; `None` for nothing beside the
+    /// interpreter's own packages.
+    pub packages: Option<Packages>,
+    /// Whether the caller named them: a session that runs with others refuses.
+    pub has_own_packages: bool,
     /// Cancelled to interrupt the turn and still hear how it ended.
     pub interrupt: CancellationToken,
+}
+
+/// An environment, under the name by which it is found again when the session starts anew.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Packages {
+    /// That name.
+    pub label: String,
+    /// The packages.
+    pub environment: Arc<Environment>,
 }
 
 impl std::fmt::Debug for SessionTurn {
@@ -154,8 +168,8 @@ pub struct Sessions {
 
 impl Sessions {
     /// No session yet. Starts nothing.
-    pub fn new(config: &Config, engine: Arc<dyn Engine>, audit: Audit) -> Self {
-        let inner = Arc::new(Inner::new(config, engine, audit));
+    pub fn new(config: &Config, engine: Arc<dyn Engine>, store: Arc<Store>, audit: Audit) -> Self {
+        let inner = Arc::new(Inner::new(config, engine, store, audit));
         Self { inner }
     }
 
@@ -236,6 +250,15 @@ impl Sessions {
     /// Where what outlives the process is.
     pub(crate) fn store(&self) -> &Store {
         &self.inner.store
+    }
+
+    /// Under which name the packages are found that a session's next interpreter starts with.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError::Store`].
+    pub async fn packages_of(&self, name: &SessionName) -> Result<Option<String>, SessionError> {
+        Ok(self.inner.store.packages_of(name).await?)
     }
 
     /// Whether the store can be used.

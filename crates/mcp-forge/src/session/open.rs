@@ -1,13 +1,13 @@
 //! How a session gets its interpreter: claimed in the store, started, and given its files back.
 
-use std::{pin::Pin, time::Duration};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde_json::json;
 use tokio::{sync::oneshot, time::Sleep};
 
 use super::{
-    SessionError,
+    Packages, SessionError,
     keep::{CopyError, Keep},
     known::{self, Known},
     look::Look,
@@ -36,6 +36,7 @@ pub(super) struct Live {
     pub(super) resident: Option<Resident>,
     pub(super) generation: u64,
     pub(super) limits: Limits,
+    pub(super) packages: Option<Packages>,
     pub(super) isolation: Isolation,
     pub(super) shell: String,
     pub(super) keep: Keep,
@@ -69,6 +70,7 @@ pub(super) struct Copied {
     pub(super) sandbox: Sandbox,
     pub(super) shell: String,
     pub(super) limits: Limits,
+    pub(super) packages: Option<Packages>,
     pub(super) volumes: Vec<Volume>,
     pub(super) known: Known,
     pub(super) ready: Option<oneshot::Sender<Result<(), SessionError>>>,
@@ -98,6 +100,7 @@ impl Live {
             sandbox,
             shell: self.shell.clone(),
             limits: self.limits.clone(),
+            packages: self.packages.clone(),
             volumes: self.copied.clone(),
             known,
             ready: None,
@@ -115,7 +118,7 @@ impl Task {
     pub(super) async fn open(
         &mut self,
         origin: Origin,
-        limits: Limits,
+        (limits, packages): (Limits, Option<Packages>),
     ) -> Result<Opened, SessionError> {
         let (record, is_new) = match self.inner.store.claim(&self.name).await? {
             Claim::Taken { record, is_new } => (record, is_new),
@@ -131,7 +134,7 @@ impl Task {
         };
         let generation = record.generation;
         let opened = match origin {
-            Origin::Store => self.start(generation, is_new, limits).await,
+            Origin::Store => self.start((generation, is_new), limits, packages).await,
             Origin::Copy(copied) if is_new => self.adopt(generation, *copied).await,
             Origin::Copy(_) => Err(SessionError::Exists(self.name.id.clone())),
         };
@@ -146,12 +149,12 @@ impl Task {
 
     async fn start(
         &self,
-        generation: u64,
-        is_new: bool,
+        (generation, is_new): (u64, bool),
         limits: Limits,
+        packages: Option<Packages>,
     ) -> Result<Live, SessionError> {
         let inner = &self.inner;
-        let spec = spec(&limits)?;
+        let spec = spec(&limits, packages.as_ref())?;
         let pending = self.begin_audit(&spec, generation, is_new, None)?;
         let started = async {
             let sandbox = inner.engine.launch(&spec).await?;
@@ -177,10 +180,15 @@ impl Task {
                 return Err(fail(pending, error));
             }
         };
+        self.inner
+            .store
+            .set_packages(&self.name, packages.as_ref().map(|it| &*it.label))
+            .await?;
         Ok(Live {
             resident: Some(resident),
             generation,
             limits,
+            packages,
             isolation,
             shell,
             keep,
@@ -198,12 +206,13 @@ impl Task {
             sandbox,
             shell,
             limits,
+            packages,
             volumes,
             known,
             ready,
             parent,
         } = copied;
-        let spec = spec(&limits)?;
+        let spec = spec(&limits, packages.as_ref())?;
         let isolation = sandbox.isolation.clone();
         let adopted = async {
             let pending = self.begin_audit(&spec, generation, true, Some(&parent))?;
@@ -214,6 +223,10 @@ impl Task {
             }
         };
         let (resident, pending) = adopted.await?;
+        self.inner
+            .store
+            .set_packages(&self.name, packages.as_ref().map(|it| &*it.label))
+            .await?;
         let mut keep = self.open_keep().await?;
         let listing = &known.inspected;
         // Nothing of the copy is on the host yet.
@@ -226,6 +239,7 @@ impl Task {
             resident: Some(resident),
             generation,
             limits,
+            packages,
             isolation,
             shell,
             keep,
@@ -311,14 +325,17 @@ impl Task {
 }
 
 /// The sandbox of a session: named at random, since a session's own name may be in use twice.
-pub(super) fn spec(limits: &Limits) -> Result<SandboxSpec, SessionError> {
+pub(super) fn spec(
+    limits: &Limits,
+    packages: Option<&Packages>,
+) -> Result<SandboxSpec, SessionError> {
     let mut bytes = [0_u8; 16];
     getrandom(&mut bytes, GetRandomFlags::empty())?;
     Ok(SandboxSpec {
         id: format!("{:032x}", u128::from_be_bytes(bytes)),
         limits: limits.clone(),
         purpose: Purpose::Session,
-        environment: None,
+        environment: packages.map(|packages| Arc::clone(&packages.environment)),
     })
 }
 

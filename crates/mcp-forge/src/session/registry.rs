@@ -35,7 +35,7 @@ const CHANGES: usize = 256;
 pub(super) struct Inner {
     pub(super) settings: Settings,
     pub(super) engine: Arc<dyn Engine>,
-    pub(super) store: Store,
+    pub(super) store: Arc<Store>,
     pub(super) audit: Audit,
     pub(super) live: Mutex<HashMap<SessionName, Handle>>,
     pub(super) changes: broadcast::Sender<Changed>,
@@ -73,7 +73,12 @@ pub(super) struct Handle {
 }
 
 impl Inner {
-    pub(super) fn new(config: &Config, engine: Arc<dyn Engine>, audit: Audit) -> Self {
+    pub(super) fn new(
+        config: &Config,
+        engine: Arc<dyn Engine>,
+        store: Arc<Store>,
+        audit: Audit,
+    ) -> Self {
         Self {
             settings: Settings {
                 data_dir: config.data_dir.clone(),
@@ -84,7 +89,7 @@ impl Inner {
                 max_calls: config.bridge.max_calls,
             },
             engine,
-            store: Store::new(&config.data_dir),
+            store,
             audit,
             live: Mutex::default(),
             changes: broadcast::Sender::new(CHANGES),

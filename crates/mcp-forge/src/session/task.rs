@@ -14,7 +14,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Answer, Change, SessionError, SessionTurn,
+    Answer, Change, Packages, SessionError, SessionTurn,
     answer::{Forward, Unsent, answer_all, broken, loss_of, lost_answer, same_sandbox},
     facts::Facts,
     keep::CopyError as FilesError,
@@ -110,11 +110,11 @@ impl Task {
             Origin::Store => self.queue.recv().await,
             Origin::Copy(_) => None,
         };
-        let limits = match &first {
-            Some(Message::Turn(job)) => job.turn.limits.clone(),
-            _ => self.inner.settings.default_limits.clone(),
+        let (limits, packages) = match &first {
+            Some(Message::Turn(job)) => (job.turn.limits.clone(), job.turn.packages.clone()),
+            _ => (self.inner.settings.default_limits.clone(), None),
         };
-        let opened = Box::pin(self.open(origin, limits)).await;
+        let opened = Box::pin(self.open(origin, (limits, packages))).await;
         match opened {
             Ok(Opened::Live(live)) => Box::pin(self.serve(*live, first)).await,
             Ok(Opened::Lost { generation, reason }) => {
@@ -229,6 +229,17 @@ impl Task {
             let _ = reply.send(Err(SessionError::LimitsFixed(self.name.id.clone())));
             return None;
         }
+        let label = |packages: &Option<Packages>| packages.as_ref().map(|it| it.label.clone());
+        let has = label(&live.packages);
+        if turn.has_own_packages && label(&turn.packages) != has {
+            let has = has.map_or_else(
+                || "the interpreter's own packages".to_owned(),
+                |name| format!("the environment `{name}`"),
+            );
+            let id = self.name.id.clone();
+            let _ = reply.send(Err(SessionError::PackagesFixed { id, has }));
+            return None;
+        }
         if let Err(error) = self.copy_volumes(live, &turn).await {
             let lost = match &error {
                 FilesError::Resident(error) => Some(broken(error)),
@@ -331,7 +342,7 @@ impl Task {
         reply: oneshot::Sender<Result<(), SessionError>>,
     ) -> Option<String> {
         let resident = live.resident.as_mut()?;
-        let spec = match super::open::spec(&live.limits) {
+        let spec = match super::open::spec(&live.limits, live.packages.as_ref()) {
             Ok(spec) => spec,
             Err(error) => {
                 let _ = reply.send(Err(error));

@@ -13,6 +13,9 @@ use crate::{
     store::{Documentation, Life, SessionRecord},
 };
 
+/// The environment of an interpreter that has its own packages only.
+pub const DEFAULT_ENVIRONMENT: &str = "default";
+
 /// A session as a reply to a turn in it shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SessionView {
@@ -53,6 +56,8 @@ pub struct SessionSummary {
     pub expires_in: Option<f64>,
     /// Whether that is soon.
     pub expires_soon: bool,
+    /// The environment that its interpreter starts with.
+    pub environment: String,
     /// What its user wrote about it.
     pub note: String,
     /// Its variables, as far as known.
@@ -215,6 +220,10 @@ pub(super) fn summary(
             .and_then(|live| live.expires_in)
             .map(|time| time.as_secs_f64()),
         expires_soon: live.is_some_and(|live| live.expires_soon),
+        environment: record
+            .packages
+            .clone()
+            .unwrap_or_else(|| DEFAULT_ENVIRONMENT.to_owned()),
         note: record.documentation.note.clone(),
         variable_count: known.inspected.variables.len(),
         file_count: known.inspected.files.len(),

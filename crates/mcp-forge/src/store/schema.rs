@@ -82,6 +82,7 @@ const ENVIRONMENTS: &[&str] = &[
     ) STRICT, WITHOUT ROWID",
     "CREATE INDEX environment_by_tree ON environment (tree)",
     "CREATE INDEX environment_by_request ON environment (request, built_at)",
+    "ALTER TABLE session ADD COLUMN packages TEXT",
     "CREATE TABLE build (
         number INTEGER PRIMARY KEY,
         principal TEXT NOT NULL,

@@ -27,6 +27,8 @@ pub struct SessionRecord {
     pub known: Option<Value>,
     /// When that was.
     pub known_ms: Option<i64>,
+    /// Under which name the packages are found that its interpreter starts with.
+    pub packages: Option<String>,
 }
 
 /// Whether a session has an interpreter.
@@ -160,6 +162,46 @@ impl Store {
             .execute(&opened.pool)
             .await?;
         Ok(())
+    }
+
+    /// Notes under which name the packages are found that this process's interpreter of a session
+    /// started with.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub async fn set_packages(
+        &self,
+        name: &SessionName,
+        label: Option<&str>,
+    ) -> Result<(), StoreError> {
+        let opened = self.opened().await?;
+        sqlx::query(
+            "UPDATE session SET packages = ? WHERE principal = ? AND id = ? AND owner = ? AND packages IS NOT ?",
+        )
+        .bind(label)
+        .bind(name.principal.as_str())
+        .bind(name.id.as_str())
+        .bind(opened.owner.id())
+        .bind(label)
+        .execute(&opened.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// That name, if there is the session and it has one.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub async fn packages_of(&self, name: &SessionName) -> Result<Option<String>, StoreError> {
+        let found: Option<Option<String>> =
+            sqlx::query_scalar("SELECT packages FROM session WHERE principal = ? AND id = ?")
+                .bind(name.principal.as_str())
+                .bind(name.id.as_str())
+                .fetch_optional(&self.opened().await?.pool)
+                .await?;
+        Ok(found.flatten())
     }
 
     /// Keeps what this process's interpreter of a session holds.
@@ -325,6 +367,7 @@ fn record(opened: &Opened, row: &SqliteRow) -> Result<(SessionRecord, bool), Sto
             .transpose()
             .map_err(|_| damaged("last known state"))?,
         known_ms: column(row, "known_at")?,
+        packages: column(row, "packages")?,
     };
     Ok((record, is_told))
 }
