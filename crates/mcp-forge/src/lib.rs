@@ -14,6 +14,7 @@ pub mod identity;
 pub mod limits;
 pub mod mcp;
 pub mod names;
+pub mod packages;
 pub mod policy;
 mod rest;
 pub mod runner;
