@@ -15,6 +15,7 @@ pub mod identity;
 pub mod limits;
 pub mod mcp;
 pub mod names;
+pub mod packages;
 pub mod policy;
 mod rest;
 pub mod runner;
