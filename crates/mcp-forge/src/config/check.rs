@@ -6,11 +6,8 @@ use crate::limits::Limits;
 
 use super::{
     Backend, BridgeLimits, Config, ContainersConfig, EngineKind, Images, NativeConfig, OutputCaps,
-    Profile, Rootfs, ServerConfig, SessionsConfig, TlsFiles, VolumesConfig,
-    error::ConfigError,
-    later::{Builder, Later, Packages, Template},
-    read::Reader,
-    upstreams,
+    Profile, Rootfs, ServerConfig, SessionsConfig, TlsFiles, VolumesConfig, environments,
+    error::ConfigError, later::Later, read::Reader, upstreams,
 };
 
 /// Builds the configuration; returns it with the warnings that its values deserve.
@@ -27,7 +24,6 @@ pub(super) fn build(
         let problem = "limits are always enforced, this cannot be switched off: remove the key";
         return Err(reader.error("security.enforce_resource_limits", problem));
     }
-    let later = later(reader, &data_dir)?;
     let (upstreams, mut warnings) = upstreams::read(reader)?;
     let config = Config {
         default_limits,
@@ -76,7 +72,10 @@ pub(super) fn build(
         background_idle: reader.duration("server.background_idle")?,
         sessions: sessions(reader)?,
         volumes: volumes(reader, &data_dir)?,
-        later,
+        environments: environments::read(reader, &data_dir)?,
+        later: Later {
+            allow_network: reader.flag("security.allow_network"),
+        },
         data_dir,
     };
     warnings.extend(weakened(&config));
@@ -126,18 +125,6 @@ fn above_maximum(reader: &Reader<'_>, key: &str, most: &str) -> ConfigError {
             format!("{limit} is below {key}, which is {value}: raise it, or lower {key}"),
         )
     }
-}
-
-fn later(reader: &Reader<'_>, data_dir: &Path) -> Result<Later, ConfigError> {
-    Ok(Later {
-        allow_network: reader.flag("security.allow_network"),
-        builder: builder(reader, data_dir)?,
-        packages: Packages {
-            allowlist: reader.texts("packages.allowlist"),
-            blocklist: reader.texts("packages.blocklist"),
-            manual_approval: reader.texts("packages.manual_approval"),
-        },
-    })
 }
 
 fn server(reader: &Reader<'_>) -> Result<ServerConfig, ConfigError> {
@@ -222,36 +209,6 @@ fn volumes(reader: &Reader<'_>, data_dir: &Path) -> Result<VolumesConfig, Config
         ));
     }
     Ok(volumes)
-}
-
-fn builder(reader: &Reader<'_>, data_dir: &Path) -> Result<Builder, ConfigError> {
-    let templates = reader
-        .named("environment_builder.templates")
-        .map(|(name, node)| {
-            let inside = reader.inside(node);
-            let description = inside.text("description").unwrap_or_default();
-            (
-                name.to_owned(),
-                Template {
-                    description,
-                    packages: inside.texts("packages"),
-                },
-            )
-        });
-    Ok(Builder {
-        templates: templates.collect(),
-        enabled: reader.flag("environment_builder.enabled"),
-        uv_cache_path: reader
-            .path("environment_builder.uv_cache_path")
-            .unwrap_or_else(|| data_dir.join("uv")),
-        max_packages: reader.number("environment_builder.max_packages")?,
-        max_build_time: reader.duration("environment_builder.max_build_time")?,
-        max_image_size: reader.size("environment_builder.max_image_size")?,
-        max_concurrent_builds: reader.number("environment_builder.max_concurrent_builds")?,
-        rate_requests: reader.count("environment_builder.build_rate_limit.requests")?,
-        rate_period: reader.duration("environment_builder.build_rate_limit.period")?,
-        templates_path: reader.path("environment_builder.templates_path"),
-    })
 }
 
 /// The specification names a file; the log is one file a server process. So the path without its

@@ -45,7 +45,7 @@ pub struct Loaded {
 }
 
 impl Config {
-    /// Loads and checks. Reads one file at most and writes nothing.
+    /// Loads and checks. Reads the file and those of `environment_builder.templates_path`, and writes nothing.
     ///
     /// # Errors
     ///
@@ -163,7 +163,7 @@ fn absolute_variable(sources: &Sources, name: &str) -> Option<PathBuf> {
         .filter(|path| path.is_absolute())
 }
 
-fn read_bounded(file: &Path) -> Result<String, ConfigError> {
+pub(super) fn read_bounded(file: &Path) -> Result<String, ConfigError> {
     let failed = |source: io::Error| ConfigError::Read {
         file: file.to_owned(),
         source,

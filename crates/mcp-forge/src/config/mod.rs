@@ -5,6 +5,9 @@ use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
 use crate::limits::Limits;
 
 pub use containers::{ContainersConfig, EngineKind, Images};
+pub use environments::{
+    BuildRate, EnvironmentSettings, ExcludeNewer, ExtraIndex, IndexUrl, RefuseSeverity, Scanner,
+};
 pub use error::ConfigError;
 pub(crate) use keys::nearest;
 pub use keys::reference;
@@ -16,6 +19,7 @@ pub use sessions::{Backend, SessionsConfig, VolumesConfig};
 mod check;
 mod containers;
 mod environment;
+mod environments;
 mod error;
 mod keys;
 mod later;
@@ -25,6 +29,7 @@ mod read;
 mod server;
 mod sessions;
 pub mod size;
+mod templates;
 #[cfg(test)]
 mod tests;
 mod upstreams;
@@ -69,6 +74,8 @@ pub struct Config {
     pub sessions: SessionsConfig,
     /// What sessions keep on the host, and what may be copied into them.
     pub volumes: VolumesConfig,
+    /// How environments are built, from where, and what may be in them.
+    pub environments: EnvironmentSettings,
     /// What is checked and kept for features that come later.
     pub later: Later,
 }

@@ -106,15 +106,32 @@ impl Reader<'_> {
             .tree
             .at(&split(path))
             .is_some_and(|node| matches!(node.origin, super::raw::Origin::Line(_)));
+        Some(self.located(&written, from_file))
+    }
+
+    /// A list of paths, each as [`Reader::path`] has it.
+    pub(super) fn paths(&self, path: &str) -> Vec<PathBuf> {
+        let from_file = self
+            .tree
+            .at(&split(path))
+            .is_some_and(|node| matches!(node.origin, super::raw::Origin::Line(_)));
+        let written = self.texts(path);
+        written
+            .iter()
+            .map(|written| self.located(written, from_file))
+            .collect()
+    }
+
+    fn located(&self, written: &str, from_file: bool) -> PathBuf {
         let expanded = match (written.strip_prefix("~/"), &self.home) {
             (Some(rest), Some(home)) => home.join(rest),
             _ => PathBuf::from(written),
         };
-        Some(if from_file {
+        if from_file {
             self.base.join(expanded)
         } else {
             absolute(&expanded)
-        })
+        }
     }
 
     /// The parts of a section whose names the operator chose, in the order they were written.

@@ -126,10 +126,10 @@ fn the_example_of_the_specification_loads_as_it_is() {
         config.containers.socket.as_deref(),
         Some(Path::new("/run/user/1000/podman/podman.sock"))
     );
-    assert_eq!(config.later.builder.max_image_size, 2 << 30);
+    assert_eq!(config.environments.max_bytes, 2 << 30);
     assert_eq!(config.volumes.base_path, Path::new("/var/lib/mcp-forge"));
     assert_eq!(
-        config.later.builder.uv_cache_path,
+        config.environments.uv_cache,
         Path::new("/var/cache/mcp-forge/uv")
     );
     assert_eq!(
@@ -208,7 +208,7 @@ fn each_variable_reaches_its_key() {
     assert_eq!(config.allow_degraded, ["landlock", "cgroup"]);
     assert_eq!(config.containers.socket, Some(PathBuf::from("/run/p.sock")));
     assert_eq!(config.volumes.base_path, Path::new("/srv/volumes"));
-    assert_eq!(config.later.builder.uv_cache_path, Path::new("/srv/uv"));
+    assert_eq!(config.environments.uv_cache, Path::new("/srv/uv"));
     assert_eq!(config.audit_dir, Path::new("/srv/audit"));
     assert_eq!(config.data_dir, Path::new("/srv/data"));
     insta::assert_snapshot!(loaded.warnings.join("\n"), @r#"
