@@ -37,7 +37,7 @@ const LEFT_OUT: [&str; 7] = [
 ];
 
 /// Certificate bundles, where distributions keep them.
-const CERTIFICATES: [&str; 3] = [
+pub(super) const CERTIFICATES: [&str; 3] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/cert.pem",

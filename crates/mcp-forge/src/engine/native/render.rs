@@ -68,7 +68,7 @@ impl Host {
     }
 
     /// Inside, the interpreter is at the same path if `/usr` holds it, else at [`PYTHON`].
-    fn python(&self) -> PathBuf {
+    pub(super) fn python(&self) -> PathBuf {
         let inside = Path::new(&self.prefix()).join("bin");
         let name = self
             .interpreter
@@ -80,6 +80,17 @@ impl Host {
         } else {
             inside.join(name)
         }
+    }
+
+    /// What a build job sees of this host: the same trees and links, and no runner.
+    pub(super) fn for_job(&self) -> (Vec<Tree>, Vec<Link>, Vec<File>, Vec<(String, String)>) {
+        let files = ETC.iter().map(|(path, content)| file(path, content));
+        (
+            self.trees.clone(),
+            self.links.clone(),
+            files.collect(),
+            self.environment(),
+        )
     }
 
     fn prefix(&self) -> String {
@@ -278,6 +289,7 @@ pub(super) fn jail_spec(spec: &SandboxSpec, host: &Host, required: Vec<Layer>) -
         required,
         zygote: false,
         own_networks: false,
+        job: None,
     }
 }
 
@@ -334,7 +346,7 @@ fn merged_links() -> Vec<Link> {
         .to_vec()
 }
 
-fn opaque(source: &Path, target: &str) -> Tree {
+pub(super) fn opaque(source: &Path, target: &str) -> Tree {
     Tree {
         source: source.display().to_string(),
         target: target.to_owned(),
@@ -342,7 +354,7 @@ fn opaque(source: &Path, target: &str) -> Tree {
     }
 }
 
-fn file(path: &str, content: &str) -> File {
+pub(super) fn file(path: &str, content: &str) -> File {
     File {
         path: path.to_owned(),
         content: content.to_owned(),
