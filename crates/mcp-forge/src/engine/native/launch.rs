@@ -6,6 +6,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
     process::Stdio,
+    sync::Arc,
     time::Duration,
 };
 
@@ -24,8 +25,8 @@ use super::output_pipe::output_pipe;
 use crate::{
     config::Profile,
     engine::{
-        Branch, BranchError, Ending, ExitCause, Guard, Isolation, LaunchError, Layer, LayerState,
-        LimitReport, Sandbox, SandboxSpec, Usage,
+        Branch, BranchError, Ending, Environment, ExitCause, Guard, Isolation, LaunchError, Layer,
+        LayerState, LimitReport, Sandbox, SandboxSpec, Usage,
     },
 };
 
@@ -40,12 +41,13 @@ pub(super) async fn launch(
     jail: &Path,
     spec: &JailSpec,
     profile: Profile,
+    environment: Option<Arc<Environment>>,
 ) -> Result<Sandbox, LaunchError> {
     let failed = |error: io::Error| LaunchError::Start(error.to_string());
     let (control, their_control) = socket_pair().map_err(failed)?;
     let (their_stdout, stdout) = output_pipe().map_err(failed)?;
     let (their_stderr, stderr) = output_pipe().map_err(failed)?;
-    let mut keeper = LifeLine::spawn(jail, &spec.id).map_err(failed)?;
+    let mut keeper = LifeLine::spawn(jail, &spec.id, environment).map_err(failed)?;
     let theirs = [&their_control, &their_stdout, &their_stderr].map(AsFd::as_fd);
     send(&mut keeper.socket, spec, &theirs)
         .await
@@ -169,6 +171,8 @@ pub(super) struct LifeLine {
     process: Option<tokio::process::Child>,
     /// Known once the sandbox is sealed.
     meter: Option<OpenMeter>,
+    /// A share in the packages that are seen inside.
+    _environment: Option<Arc<Environment>>,
 }
 
 impl LifeLine {
@@ -178,11 +182,17 @@ impl LifeLine {
             socket,
             process: None,
             meter: None,
+            // Its zygote has one, and outlives it.
+            _environment: None,
         }
     }
 
     #[expect(clippy::disallowed_methods, reason = "the engine starts its sandboxes")]
-    pub(super) fn spawn(jail: &Path, id: &str) -> io::Result<Self> {
+    pub(super) fn spawn(
+        jail: &Path,
+        id: &str,
+        environment: Option<Arc<Environment>>,
+    ) -> io::Result<Self> {
         let (socket, theirs) = socket_pair()?;
         let mut command = tokio::process::Command::new(jail);
         command
@@ -201,6 +211,7 @@ impl LifeLine {
             process: Some(command.spawn()?),
             socket,
             meter: None,
+            _environment: environment,
         })
     }
 

@@ -5,7 +5,6 @@
 
 use std::{
     collections::VecDeque,
-    path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -20,11 +19,11 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::zygote::{Fork, Zygote};
-use crate::{
-    config::Profile,
-    engine::{LaunchError, Purpose, Sandbox},
+use super::{
+    Origin,
+    zygote::{Fork, Zygote},
 };
+use crate::engine::{LaunchError, Purpose, Sandbox};
 
 /// Sandboxes that wait, at least. The number doubles each time there was none, up to what the operator
 /// allows, which may be less than this.
@@ -45,9 +44,8 @@ const RETRY_DELAY: Duration = Duration::from_secs(10);
 
 /// A zygote, and the sandboxes it has made that wait for code.
 pub(super) struct Pool {
-    jail: PathBuf,
+    origin: Origin,
     spec: JailSpec,
-    profile: Profile,
     /// What waiting sandboxes are limited to.
     limits: JailLimits,
     zygote: AsyncMutex<Current>,
@@ -83,15 +81,9 @@ impl std::fmt::Debug for Pool {
 impl Pool {
     /// A pool that is empty, of a zygote that does not run yet; `most_ready` sandboxes of it may wait.
     /// Made where a runtime is.
-    pub(super) fn new(
-        jail: PathBuf,
-        spec: JailSpec,
-        profile: Profile,
-        most_ready: usize,
-    ) -> Arc<Self> {
+    pub(super) fn new(origin: Origin, spec: JailSpec, most_ready: usize) -> Arc<Self> {
         let pool = Arc::new(Self {
-            jail,
-            profile,
+            origin,
             limits: spec.limits,
             spec,
             zygote: AsyncMutex::default(),
@@ -189,7 +181,7 @@ impl Pool {
             limits,
             has_time,
         };
-        let forked = zygote.fork(&spec, self.profile, &self.ended).await;
+        let forked = zygote.fork(&spec, self.origin.profile, &self.ended).await;
         if forked.is_err() {
             // The next one starts anew; what this one has forked lives on until it is used.
             let mut current = self.zygote.lock().await;
@@ -215,7 +207,7 @@ impl Pool {
             id: self.fresh_id("zygote"),
             ..self.spec.clone()
         };
-        let started = Zygote::start(&self.jail, &spec, self.profile).await;
+        let started = Zygote::start(&self.origin, &spec).await;
         current.failed = started.is_err().then(Instant::now);
         let zygote = Arc::new(started?);
         current.zygote = Some(Arc::clone(&zygote));
