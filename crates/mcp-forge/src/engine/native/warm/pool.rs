@@ -7,7 +7,7 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -53,6 +53,8 @@ pub(super) struct Pool {
     target: AtomicUsize,
     /// What `target` never exceeds; with 0 each sandbox is forked when it is asked for.
     most_ready: usize,
+    /// Whether anything was made ahead yet.
+    is_begun: AtomicBool,
     /// A sandbox was taken, or the pool is gone.
     taken: Arc<Notify>,
     /// A turn is over, or none is ready: the time to make more.
@@ -90,6 +92,7 @@ impl Pool {
             ready: Mutex::default(),
             target: AtomicUsize::new(LEAST_READY.min(most_ready)),
             most_ready,
+            is_begun: AtomicBool::new(false),
             taken: Arc::default(),
             ended: Arc::default(),
             name: std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0),
@@ -132,6 +135,7 @@ impl Pool {
     /// As [`Self::take`].
     pub(super) async fn prepare(&self) -> Result<(), LaunchError> {
         self.zygote().await?;
+        self.is_begun.store(true, Ordering::Relaxed);
         while self.shortage() > 0 {
             let fork = self.fork(self.limits, true).await?;
             self.lock().push_back(fork);
@@ -215,7 +219,14 @@ impl Pool {
     }
 
     async fn refill(&self) {
-        if !self.is_low() {
+        let is_first = !self.is_begun.swap(true, Ordering::Relaxed);
+        if is_first {
+            // Somebody waits for the zygote, and then for its first fork: that comes before any other.
+            if self.zygote().await.is_err() {
+                return;
+            }
+            sleep(REFILL_DELAY).await;
+        } else if !self.is_low() {
             tokio::select! {
                 () = self.ended.notified() => {}
                 () = sleep(REFILL_DELAY) => {}
@@ -223,7 +234,7 @@ impl Pool {
         }
         while self.shortage() > 0 {
             // While some are ready nobody waits: their successors may use the time to rehearse.
-            let has_time = !self.is_low();
+            let has_time = is_first || !self.is_low();
             let batch = self.shortage().min(BATCH);
             let forks = join_all((0..batch).map(|_| self.fork(self.limits, has_time))).await;
             let mut failed = None;
