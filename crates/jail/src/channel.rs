@@ -12,7 +12,7 @@ use rustix::net::{
 };
 
 /// Largest message, in bytes.
-const MAX_MESSAGE_BYTES: usize = 64 << 10;
+pub(crate) const MAX_MESSAGE_BYTES: usize = 64 << 10;
 
 /// One end.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl Channel {
         rustix::net::send(&self.0, message, SendFlags::NOSIGNAL).ok();
     }
 
-    /// Sends one message with descriptors.
+    /// Sends one message with at most four descriptors.
     ///
     /// # Errors
     ///
@@ -47,7 +47,7 @@ impl Channel {
     pub(crate) fn send_with(
         &self,
         message: &[u8],
-        descriptors: &[BorrowedFd<'_>; 4],
+        descriptors: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -61,9 +61,10 @@ impl Channel {
         Ok(())
     }
 
-    /// Waits for one message that may bring a descriptor; `None` when the other end is closed.
-    pub(crate) fn receive_with(&self) -> Option<(Vec<u8>, Option<OwnedFd>)> {
-        let mut bytes = vec![0; 64];
+    /// Waits for one message of `most` bytes that may bring a descriptor; `None` when the other end is
+    /// closed.
+    pub(crate) fn receive_with(&self, most: usize) -> Option<(Vec<u8>, Option<OwnedFd>)> {
+        let mut bytes = vec![0; most];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC;

@@ -5,7 +5,7 @@ use crate::{
     error::JailError,
     omitted, plan, rlimits,
     seal::{self, Plan, Step},
-    seccomp,
+    seccomp::{self, Table},
     spec::{JailSpec, Layer, State},
 };
 
@@ -16,8 +16,16 @@ use crate::{
 /// The first required layer that could not be installed; the caller must exit at once.
 pub(crate) fn seal(spec: &JailSpec, layers: &mut Layers<'_>) -> Result<(), JailError> {
     layers.step(Layer::NoNewPrivs, no_new_privs)?;
-    layers.step(Layer::Seccomp, seccomp::install)?;
+    let table = if spec.job.is_some() {
+        Table::Job
+    } else {
+        Table::Code
+    };
+    layers.step(Layer::Seccomp, || seccomp::install(table))?;
     let mut plan = plan::make(&spec.limits, true)?;
+    if let Some(job) = &spec.job {
+        plan::add_job(&mut plan, job);
+    }
     // These surroundings were built with the root.
     for step in [Step::CgroupView, Step::Proc, Step::Directories] {
         plan.skip |= 1 << step as u32;
@@ -51,7 +59,7 @@ pub(crate) fn seal(spec: &JailSpec, layers: &mut Layers<'_>) -> Result<(), JailE
 /// As [`seal()`].
 pub(crate) fn prepare_zygote(spec: &JailSpec, layers: &mut Layers<'_>) -> Result<(), JailError> {
     layers.step(Layer::NoNewPrivs, no_new_privs)?;
-    layers.step(Layer::Seccomp, seccomp::install)?;
+    layers.step(Layer::Seccomp, || seccomp::install(Table::Code))?;
     // Only what its forks do not need: a fork has all capabilities in a namespace of its own.
     let mut plan = plan::make(&spec.limits, true)?;
     require_landlock(&spec.required, &plan)?;

@@ -1,6 +1,10 @@
 //! Init: pid 1 of a sandbox. Enters the jail, starts the program, reaps, and ends with it.
 
-use std::{ffi::CString, io};
+use std::{
+    ffi::CString,
+    io,
+    os::fd::{AsFd, OwnedFd},
+};
 
 use rustix::process::{DumpableBehavior, Signal, WaitOptions};
 use serde::{Deserialize, Serialize};
@@ -82,12 +86,12 @@ fn start(
     channel: &Channel,
 ) -> Result<i32, JailError> {
     let command = Command::of(spec)?;
-    let layers = enter(spec, surroundings.sources, &surroundings.outside)?;
+    let (layers, listener) = enter(spec, surroundings.sources, &surroundings.outside)?;
     // After the last change of ids, which clears it.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).ok();
     // The program must not read init's memory or descriptors through /proc/1.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).ok();
-    tell(channel, &Message::Sealed { layers });
+    tell_sealed(channel, layers, listener)?;
     match sys::fork() {
         Ok(Side::Parent(worker)) => {
             drop(streams);
@@ -167,6 +171,24 @@ fn reap_until_end(worker: i32, channel: &Channel) {
             Err(_) => return,
         }
     }
+}
+
+/// Says that all is in place. A job's listener goes with it: init keeps no copy.
+fn tell_sealed(
+    channel: &Channel,
+    layers: Vec<LayerReport>,
+    listener: Option<OwnedFd>,
+) -> Result<(), JailError> {
+    let message = Message::Sealed { layers };
+    let Some(listener) = listener else {
+        tell(channel, &message);
+        return Ok(());
+    };
+    let failed = |error: io::Error| JailError::Launch(format!("cannot pass the listener: {error}"));
+    let bytes = serde_json::to_vec(&message).map_err(|error| failed(error.into()))?;
+    channel
+        .send_with(&bytes, &[listener.as_fd()])
+        .map_err(failed)
 }
 
 fn tell(channel: &Channel, message: &Message) {

@@ -17,12 +17,12 @@ use rustix::{
 
 use crate::{
     cgroup::{Cgroup, CgroupError},
-    channel::Channel,
+    channel::{Channel, MAX_MESSAGE_BYTES},
     descriptors::Streams,
     error::JailError,
     explain, init, launch,
     meter::Meter,
-    namespaces::{self, Outside},
+    namespaces::{self, Outside, User},
     omitted, rlimits,
     rootfs::Sources,
     spec::{Cause, JailLimits, JailSpec, Layer, LayerReport, LimitReport, Report, State},
@@ -60,6 +60,9 @@ pub fn main() -> ExitCode {
 
 /// One sandbox's life. An error is the report to give; nothing is left running then.
 fn keep(socket: BorrowedFd<'_>, spec: &JailSpec, streams: Streams) -> Result<(), Report> {
+    if spec.zygote && spec.job.is_some() {
+        return Err(failure(&"a zygote is no build job"));
+    }
     if spec.zygote {
         return zygote::keep(socket, spec, streams);
     }
@@ -76,8 +79,8 @@ fn keep(socket: BorrowedFd<'_>, spec: &JailSpec, streams: Streams) -> Result<(),
             return Err(report);
         }
     };
-    let layers = match sandbox.wait_until_sealed() {
-        Ok(layers) => layers,
+    let (layers, listener) = match sandbox.wait_until_sealed() {
+        Ok(sealed) => sealed,
         Err(report) => {
             sandbox.end(cgroup.as_ref());
             remove(cgroup);
@@ -88,14 +91,16 @@ fn keep(socket: BorrowedFd<'_>, spec: &JailSpec, streams: Streams) -> Result<(),
     let layers = std::iter::once(cgroup_layer).chain(layers).collect();
     let init = sandbox.init.as_raw_nonzero().get();
     let meter = meter_of(init, cgroup.as_ref());
-    launch::report(
-        socket,
-        &Report::Entered {
-            layers,
-            limits,
-            meter: Some(meter.clone()),
-        },
-    );
+    let entered = Report::Entered {
+        layers,
+        limits,
+        meter: Some(meter.clone()),
+    };
+    match listener {
+        None => launch::report(socket, &entered),
+        // Without it the server ends the job: it waits for the report until then.
+        Some(listener) => launch::report_with(socket, &entered, listener.as_fd()).unwrap_or(()),
+    }
     let end = sandbox.supervise(socket, spec, cgroup.as_ref(), &meter);
     let memory_peak_bytes = meter.memory_peak();
     remove(cgroup);
@@ -119,7 +124,8 @@ fn stand_in(spec: &JailSpec, cgroup: Option<&Cgroup>) -> Result<(), JailError> {
     if omitted(Layer::Rlimits) {
         return Ok(());
     }
-    if !counted("memory") {
+    // A job's files are on disk, bounded by its own seal, and it has no memfd.
+    if !counted("memory") && spec.job.is_none() {
         rlimits::bound_files(spec.limits.memory_bytes)?;
     }
     if !counted("cpu") {
@@ -228,6 +234,7 @@ pub(crate) struct Starting {
     init: Pid,
     pub(crate) handle: OwnedFd,
     pub(crate) channel: Channel,
+    user: User,
 }
 
 impl Starting {
@@ -237,7 +244,7 @@ impl Starting {
         // Root of a container or a plain user namespace may lack the privilege all the same: then
         // init opens them, as for an ordinary user.
         let sources = if privileged {
-            Sources::open(&spec.trees).unwrap_or_default()
+            Sources::open(spec).unwrap_or_default()
         } else {
             Sources::default()
         };
@@ -265,6 +272,10 @@ impl Starting {
                         init: pid,
                         handle,
                         channel: ours,
+                        user: match spec.job {
+                            None => User::Code(std::process::id()),
+                            Some(_) => User::Builder,
+                        },
                     }),
                     Err(report) => {
                         rustix::process::kill_process(pid, Signal::KILL).ok();
@@ -279,8 +290,7 @@ impl Starting {
     /// Gives init its ids and its cgroup, then lets it go on.
     pub(crate) fn release(self, cgroup: Option<&Cgroup>) -> Result<Self, Report> {
         let init = self.init.as_raw_nonzero().get();
-        let slot = std::process::id();
-        let prepared = namespaces::map_ids(init, slot)
+        let prepared = namespaces::map_ids(init, self.user)
             .map_err(|error| refusal(&error))
             .and_then(|()| {
                 cgroup
@@ -298,14 +308,14 @@ impl Starting {
         Ok(self)
     }
 
-    /// Waits for init's word that every layer is in place.
-    pub(crate) fn wait_until_sealed(&self) -> Result<Vec<LayerReport>, Report> {
-        let bytes = self
+    /// Waits for init's word that every layer is in place, which brings a job's listener.
+    pub(crate) fn wait_until_sealed(&self) -> Result<(Vec<LayerReport>, Option<OwnedFd>), Report> {
+        let (bytes, listener) = self
             .channel
-            .receive()
+            .receive_with(MAX_MESSAGE_BYTES)
             .ok_or_else(|| failure(&"it was killed while it was being built"))?;
         match init::parse(&bytes).map_err(|error| failure(&error))? {
-            init::Message::Sealed { layers } => Ok(layers),
+            init::Message::Sealed { layers } => Ok((layers, listener)),
             init::Message::Refused { layer, step, errno } => {
                 let (reason, fix) = explain::layer(layer, &step, errno, &explain::Facts::read());
                 Err(Report::Refused { layer, reason, fix })

@@ -4,7 +4,7 @@
 //! socket is the sandbox's life line: when it closes, however, the sandbox dies.
 
 use std::{
-    io::{self, IoSliceMut, Read, Write},
+    io::{self, IoSlice, IoSliceMut, Read, Write},
     mem::MaybeUninit,
     os::{
         fd::{BorrowedFd, OwnedFd},
@@ -12,7 +12,10 @@ use std::{
     },
 };
 
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
 use serde::de::DeserializeOwned;
 
 use crate::{
@@ -132,6 +135,31 @@ pub(crate) fn report(socket: BorrowedFd<'_>, report: &Report) {
     if let (Ok(bytes), Ok(mut stream)) = (frame(report), stream_of(socket)) {
         stream.write_all(&bytes).ok();
     }
+}
+
+/// Sends one report and a descriptor with it, to a server that asked for one.
+///
+/// # Errors
+///
+/// It could not be sent: the server is gone, or will not get what it waits for.
+pub(crate) fn report_with(
+    socket: BorrowedFd<'_>,
+    report: &Report,
+    descriptor: BorrowedFd<'_>,
+) -> io::Result<()> {
+    let bytes = frame(report)?;
+    // With the header: a reader that has asked for no descriptor reads past it, and it is closed.
+    let (head, body) = bytes.split_at(4);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [descriptor];
+    control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    let flags = SendFlags::NOSIGNAL;
+    let sent = rustix::net::sendmsg(socket, &[IoSlice::new(head)], &mut control, flags)?;
+    if sent != head.len() {
+        return Err(io::Error::from(io::ErrorKind::WriteZero));
+    }
+    stream_of(socket)?.write_all(body)
 }
 
 fn receive_first(socket: BorrowedFd<'_>) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {

@@ -15,6 +15,7 @@ mod descriptors;
 mod error;
 pub mod explain;
 mod fork;
+mod gateway;
 mod in_place;
 mod init;
 mod keeper;
@@ -41,6 +42,9 @@ pub const SEAL_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/seal.so
 
 pub use error::JailError;
 pub use keeper::main;
+pub use namespaces::job_ids;
+
+use std::os::fd::OwnedFd;
 
 use namespaces::Outside;
 use rootfs::{Root, Sources};
@@ -57,7 +61,8 @@ pub fn pass_no_descriptors() -> std::io::Result<()> {
 }
 
 /// Enters the jail, in order. Called once by init, alone in its fresh namespaces, before any byte
-/// of the program has been read. The order *is* the argument for why it holds.
+/// of the program has been read. The order *is* the argument for why it holds. Gives the layers, and a
+/// build job's listener, which is the server's.
 ///
 /// # Errors
 ///
@@ -66,7 +71,7 @@ fn enter(
     spec: &JailSpec,
     sources: Sources,
     outside: &Outside,
-) -> Result<Vec<LayerReport>, JailError> {
+) -> Result<(Vec<LayerReport>, Option<OwnedFd>), JailError> {
     let mut layers = Layers::of(spec);
     // What is made below must not depend on how the server was started.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
@@ -82,6 +87,12 @@ fn enter(
         outside.left(Layer::NetworkNamespace)
     })?;
     layers.step(Layer::NetworkNamespace, namespaces::check_network)?;
+    // A build job's one address, made while there is the privilege to: it is the server that answers.
+    let listener = spec.job.as_ref().map(|_| gateway::open()).transpose()?;
+    if listener.is_some() {
+        let detail = gateway::describe();
+        layers.note(Layer::NetworkNamespace, spec::State::Enforced, detail);
+    }
     layers.step(Layer::UtsNamespace, || outside.left(Layer::UtsNamespace))?;
     layers.step(Layer::UtsNamespace, namespaces::set_names)?;
     layers.step(Layer::PidNamespace, || outside.left(Layer::PidNamespace))?;
@@ -109,13 +120,15 @@ fn enter(
     }
     // From here on no host path can be named.
     layers.step(Layer::MountNamespace, || root.enter())?;
-    layers.step(Layer::ReadOnlyRoot, rootfs::make_read_only)?;
+    layers.step(Layer::ReadOnlyRoot, || {
+        rootfs::make_read_only(spec.job.is_some())
+    })?;
     if spec.zygote {
         in_place::prepare_zygote(spec, &mut layers)?;
     } else {
         in_place::seal(spec, &mut layers)?;
     }
-    Ok(layers.reports)
+    Ok((layers.reports, listener))
 }
 
 /// Runs steps, keeps what came of each, and refuses when a required one fails.

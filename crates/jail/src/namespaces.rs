@@ -18,6 +18,32 @@ const FIRST_OUTER_ID: u32 = 0x7D00_0000;
 /// How many sandboxes get an id of their own before ids are used again.
 const OUTER_IDS: u32 = 0x1_0000;
 
+/// Whose a sandbox is outside, where a server that runs as root chooses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum User {
+    /// Code's: one of many ids, by this number, so that no two sandboxes are the same user.
+    Code(u32),
+    /// A build job's: always the same id, which no code ever has. What one job leaves in a directory,
+    /// the next can go on with; what code could own, it cannot.
+    Builder,
+}
+
+/// The user and group id, outside, of build jobs of a server that runs as root: it must give them
+/// the directory that they are to write. `None` for an ordinary user, whose jobs are that user.
+pub fn job_ids() -> Option<(u32, u32)> {
+    if !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let own = (
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    );
+    Some((
+        outer_id("uid", User::Builder).unwrap_or(own.0),
+        outer_id("gid", User::Builder).unwrap_or(own.1),
+    ))
+}
+
 /// The namespaces of every sandbox, with the layer each is.
 const NAMESPACES: [(Layer, libc::c_int); 6] = [
     (Layer::UserNamespace, libc::CLONE_NEWUSER),
@@ -98,7 +124,7 @@ pub(crate) fn fork_init() -> Result<Side, JailError> {
 /// # Errors
 ///
 /// The kernel's answer; init must be killed.
-pub(crate) fn map_ids(init: i32, slot: u32) -> Result<(), JailError> {
+pub(crate) fn map_ids(init: i32, user: User) -> Result<(), JailError> {
     if omitted(Layer::UserNamespace) {
         return Ok(());
     }
@@ -107,12 +133,12 @@ pub(crate) fn map_ids(init: i32, slot: u32) -> Result<(), JailError> {
         rustix::process::getegid().as_raw(),
     );
     let outer_uid = if uid == 0 {
-        outer_id("uid", slot).unwrap_or(uid)
+        outer_id("uid", user).unwrap_or(uid)
     } else {
         uid
     };
     let outer_gid = if uid == 0 {
-        outer_id("gid", slot).unwrap_or(gid)
+        outer_id("gid", user).unwrap_or(gid)
     } else {
         gid
     };
@@ -121,14 +147,17 @@ pub(crate) fn map_ids(init: i32, slot: u32) -> Result<(), JailError> {
     write_map(init, "gid_map", &format!("{INNER_ID} {outer_gid} 1"))
 }
 
-/// An id for this slot that exists in our own user namespace, which may be a container's small one.
-fn outer_id(kind: &str, slot: u32) -> Option<u32> {
+/// An id for this user that exists in our own user namespace, which may be a container's small one.
+fn outer_id(kind: &str, user: User) -> Option<u32> {
     let map = fs::read_to_string(format!("/proc/self/{kind}_map")).ok()?;
-    pick_outer_id(&map, slot)
+    pick_outer_id(&map, user)
 }
 
-fn pick_outer_id(map: &str, slot: u32) -> Option<u32> {
-    let wanted = FIRST_OUTER_ID + slot % OUTER_IDS;
+fn pick_outer_id(map: &str, user: User) -> Option<u32> {
+    let wanted = match user {
+        User::Code(slot) => FIRST_OUTER_ID + slot % OUTER_IDS,
+        User::Builder => FIRST_OUTER_ID + OUTER_IDS,
+    };
     let ranges: Vec<(u64, u64)> = map
         .lines()
         .filter_map(|line| {
@@ -148,8 +177,13 @@ fn pick_outer_id(map: &str, slot: u32) -> Option<u32> {
     // A small range: take from its upper half, where images put no users.
     let (first, count) = ranges.iter().max_by_key(|(_, count)| *count).copied()?;
     let half = count / 2;
+    let place = match user {
+        User::Code(slot) => half + u64::from(slot) % half.max(1),
+        // The one below those of code.
+        User::Builder => half.saturating_sub(1),
+    };
     (half > 0)
-        .then(|| u32::try_from(first + half + u64::from(slot) % half).ok())
+        .then(|| u32::try_from(first + place).ok())
         .flatten()
 }
 
@@ -264,12 +298,25 @@ mod tests {
     #[test]
     fn outer_ids_are_taken_from_what_is_mapped() {
         let whole = "         0          0 4294967295\n";
-        assert_eq!(pick_outer_id(whole, 5), Some(FIRST_OUTER_ID + 5));
-        assert_eq!(pick_outer_id(whole, OUTER_IDS), Some(FIRST_OUTER_ID));
+        assert_eq!(
+            pick_outer_id(whole, User::Code(5)),
+            Some(FIRST_OUTER_ID + 5)
+        );
+        assert_eq!(
+            pick_outer_id(whole, User::Code(OUTER_IDS)),
+            Some(FIRST_OUTER_ID)
+        );
         let container = "         0       1000          1\n         1     100000      65536\n";
-        assert_eq!(pick_outer_id(container, 0), Some(1 + 32768));
-        assert_eq!(pick_outer_id(container, 32768), Some(1 + 32768));
+        assert_eq!(pick_outer_id(container, User::Code(0)), Some(1 + 32768));
+        assert_eq!(pick_outer_id(container, User::Code(32768)), Some(1 + 32768));
+        // Builders are never who code is.
+        assert_eq!(
+            pick_outer_id(whole, User::Builder),
+            Some(FIRST_OUTER_ID + OUTER_IDS)
+        );
+        assert_eq!(pick_outer_id(container, User::Builder), Some(32768));
+        assert_eq!(pick_outer_id("0 1000 1\n", User::Builder), None);
         // Root of a namespace with one id: there is no other to take.
-        assert_eq!(pick_outer_id("0 1000 1\n", 3), None);
+        assert_eq!(pick_outer_id("0 1000 1\n", User::Code(3)), None);
     }
 }

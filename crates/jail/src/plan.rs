@@ -3,9 +3,9 @@
 use crate::{
     error::JailError,
     raw,
-    seal::{MOST_INSTRUCTIONS, Plan, Start, Step},
+    seal::{MOST_INSTRUCTIONS, MOST_LIMITS, Plan, Start, Step},
     seccomp,
-    spec::{JailLimits, Layer, State},
+    spec::{GATEWAY_PORT, JailLimits, JobAccess, Layer, State},
 };
 
 /// What the kernel's Landlock knows: 0 where there is none.
@@ -61,6 +61,16 @@ pub(crate) fn make(limits: &JailLimits, counted: bool) -> Result<Plan, JailError
         }
     }
     Ok(plan)
+}
+
+/// Adds what a build job may, and its bound on files.
+pub(crate) fn add_job(plan: &mut Plan, job: &JobAccess) {
+    plan.job_port = GATEWAY_PORT.into();
+    let count = usize::try_from(plan.limit_count).unwrap_or(MOST_LIMITS);
+    if let Some(place) = plan.limits.get_mut(count) {
+        *place = [libc::RLIMIT_FSIZE.into(), job.file_bytes, job.file_bytes];
+        plan.limit_count += 1;
+    }
 }
 
 /// What a test build can leave out of a fork. The rest of the layers a fork has from its zygote.

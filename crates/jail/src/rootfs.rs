@@ -3,9 +3,9 @@
 use std::{
     cell::Cell,
     fs,
-    io::{self, Read},
+    io::{self, Read as _},
     os::fd::{AsFd, AsRawFd, OwnedFd},
-    os::unix::fs::{FileTypeExt, MetadataExt, symlink},
+    os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink},
     path::{Path, PathBuf},
 };
 
@@ -16,13 +16,19 @@ use rustix::mount::{
 
 use crate::{
     error::JailError,
-    spec::{File, JailSpec, Layer, Tree},
+    spec::{BUILD, File, JailSpec, Layer, Tree},
     sys,
 };
 
 /// Where the new root is put together before it is entered. Any directory that every Linux has
 /// will do: only this namespace sees the mount.
 const STAGING: &str = "/tmp";
+
+/// Bytes of a root's own tmpfs: what is copied into it, not what is shown. Files are half at most.
+const ROOT_BYTES: u64 = 16 << 20;
+
+/// The same for a build job, which gets a copy of a whole program.
+const JOB_ROOT_BYTES: u64 = 512 << 20;
 
 /// What a test build shows in place of a layer that it leaves out: host path, path inside.
 const LEFT_IN_SIGHT: [(Layer, &str, &str); 3] = [
@@ -32,9 +38,12 @@ const LEFT_IN_SIGHT: [(Layer, &str, &str); 3] = [
     (Layer::PidNamespace, "/proc", "/proc"),
 ];
 
-/// The trees of the spec as mounts that hang nowhere yet.
+/// The trees of the spec, and a job's directory, as mounts that hang nowhere yet.
 #[derive(Debug, Default)]
-pub(crate) struct Sources(Vec<OwnedFd>);
+pub(crate) struct Sources {
+    trees: Vec<OwnedFd>,
+    writable: Option<OwnedFd>,
+}
 
 impl Sources {
     /// Opened by a privileged keeper, which may read what the sandbox's user may not pass
@@ -43,12 +52,13 @@ impl Sources {
     /// # Errors
     ///
     /// Which tree, and why.
-    pub(crate) fn open(trees: &[Tree]) -> Result<Self, JailError> {
-        trees
-            .iter()
-            .map(|tree| open_tree(&tree.source))
-            .collect::<Result<_, _>>()
-            .map(Self)
+    pub(crate) fn open(spec: &JailSpec) -> Result<Self, JailError> {
+        let trees = spec.trees.iter().map(|tree| open_tree(&tree.source));
+        let writable = spec.job.as_ref().map(|job| open_tree(&job.writable));
+        Ok(Self {
+            trees: trees.collect::<Result<_, _>>()?,
+            writable: writable.transpose()?,
+        })
     }
 }
 
@@ -73,6 +83,8 @@ pub(crate) struct Root {
     staging: &'static Path,
     /// Trees that are the host's own objects, for want of an overlay.
     bind_mounts: Cell<usize>,
+    /// Bytes of a tree that is a single file.
+    most_of_file: u64,
 }
 
 impl Root {
@@ -83,8 +95,8 @@ impl Root {
     /// The first thing that could not be made.
     pub(crate) fn build(spec: &JailSpec, sources: Sources) -> Result<Self, JailError> {
         // Before anything is mounted over STAGING: a source may lie below it.
-        let sources = if sources.0.is_empty() {
-            Sources::open(&spec.trees)?
+        let sources = if sources.trees.is_empty() {
+            Sources::open(spec)?
         } else {
             sources
         };
@@ -93,12 +105,18 @@ impl Root {
             .filter(|(layer, ..)| crate::omitted(*layer))
             .map(|(_, source, target)| Ok((target, open_tree(source)?)))
             .collect::<Result<Vec<_>, JailError>>()?;
-        mount_tmpfs(STAGING, 16 << 20, "755")?;
+        let most = if spec.job.is_some() {
+            JOB_ROOT_BYTES
+        } else {
+            ROOT_BYTES
+        };
+        mount_tmpfs(STAGING, most, "755")?;
         let root = Self {
             staging: Path::new(STAGING),
             bind_mounts: Cell::new(0),
+            most_of_file: most / 2,
         };
-        for (tree, source) in spec.trees.iter().zip(sources.0) {
+        for (tree, source) in spec.trees.iter().zip(sources.trees) {
             root.place(tree, &source)?;
         }
         for link in &spec.links {
@@ -118,7 +136,29 @@ impl Root {
         }
         root.writable("/tmp", spec.limits.tmp_bytes)?;
         root.writable("/workspace", spec.limits.workspace_bytes)?;
+        if let Some(source) = sources.writable {
+            root.place_writable(&source)?;
+        }
         Ok(root)
+    }
+
+    /// Attaches a job's directory, the host's own object: what is written is to stay. Nothing in it can
+    /// be executed, not even by a name that the interpreter's is linked to from there.
+    fn place_writable(&self, source: &OwnedFd) -> Result<(), JailError> {
+        let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
+            | MountAttrFlags::MOUNT_ATTR_NODEV
+            | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        sys::mount_setattr(source.as_fd(), attributes.bits().into(), true)
+            .map_err(failed(format!("restrict {BUILD}")))?;
+        let stat = rustix::fs::fstat(source).map_err(failed(format!("stat {BUILD}")))?;
+        if !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir() {
+            let error = io::Error::from(io::ErrorKind::NotADirectory);
+            return Err(failed(format!("attach {BUILD}"))(error));
+        }
+        let target = self.inside(BUILD)?;
+        make_mount_point(&target, true)?;
+        self.bind_mounts.set(self.bind_mounts.get() + 1);
+        attach(source, &target)
     }
 
     /// Attaches one tree, read-only with everything below it.
@@ -133,7 +173,8 @@ impl Root {
         let target = self.inside(&tree.target)?;
         let stat = rustix::fs::fstat(source).map_err(failed(format!("stat {}", tree.source)))?;
         if !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir() {
-            return copy_file(source, &target);
+            let mode = stat.st_mode & 0o111;
+            return copy_file(source, &target, self.most_of_file, mode != 0);
         }
         make_mount_point(&target, true)?;
         // An overlay of one layer is read-only by itself.
@@ -286,7 +327,7 @@ impl Root {
 }
 
 /// The root's own tmpfs, last: every directory in it was made above.
-pub(crate) fn make_read_only() -> Result<String, JailError> {
+pub(crate) fn make_read_only(is_job: bool) -> Result<String, JailError> {
     let root = rustix::fs::open(
         "/",
         rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC,
@@ -300,7 +341,12 @@ pub(crate) fn make_read_only() -> Result<String, JailError> {
         Layer::ReadOnlyRoot,
         "make the root read-only",
     ))?;
-    Ok("only /tmp, /workspace and /dev/shm can be written".to_owned())
+    let writable = if is_job {
+        "only /build, /tmp, /workspace and /dev/shm can be written"
+    } else {
+        "only /tmp, /workspace and /dev/shm can be written"
+    };
+    Ok(writable.to_owned())
 }
 
 /// Writes a sysctl of this pid namespace through a `/proc` that nobody else ever sees.
@@ -378,18 +424,25 @@ fn mount_tmpfs(target: impl AsRef<Path>, bytes: u64, mode: &str) -> Result<(), J
 }
 
 /// A single file is copied, not shown: every program of the host that opens it could be watched.
-fn copy_file(source: &OwnedFd, target: &Path) -> Result<(), JailError> {
-    const LARGEST: u64 = 4 << 20;
+fn copy_file(
+    source: &OwnedFd,
+    target: &Path,
+    most: u64,
+    executable: bool,
+) -> Result<(), JailError> {
     let step = || format!("copy {}", target.display());
     make_parents(target)?;
     // The tree's descriptor only names it.
     let path = format!("/proc/self/fd/{}", source.as_raw_fd());
-    let mut bytes = Vec::new();
     let file = fs::File::open(path).map_err(failed(step()))?;
-    file.take(LARGEST)
-        .read_to_end(&mut bytes)
-        .map_err(failed(step()))?;
-    fs::write(target, bytes).map_err(failed(step()))
+    let mut copy = fs::File::create(target).map_err(failed(step()))?;
+    let copied = io::copy(&mut file.take(most + 1), &mut copy).map_err(failed(step()))?;
+    if copied > most {
+        return Err(failed(step())(io::Error::from(io::ErrorKind::FileTooLarge)));
+    }
+    let mode = if executable { 0o755 } else { 0o644 };
+    copy.set_permissions(fs::Permissions::from_mode(mode))
+        .map_err(failed(step()))
 }
 
 /// Whether something is mounted below a directory: an overlay would not show it.

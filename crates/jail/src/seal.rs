@@ -42,6 +42,8 @@ pub(crate) struct Plan {
     pub(crate) directories: [[u8; 64]; 3],
     /// Landlock: rights over files and network that are taken, scopes, and rights for reading.
     pub(crate) landlock: [u64; 4],
+    /// Not 0: this is a build job, which may connect to this port and write to /build.
+    pub(crate) job_port: u64,
     /// How many bytes of those the kernel's Landlock knows.
     pub(crate) landlock_bytes: u64,
     /// How many of `filter` count.
@@ -59,6 +61,7 @@ impl Plan {
         limits: [[0; 3]; MOST_LIMITS],
         directories: [[0; 64]; 3],
         landlock: [0; 4],
+        job_port: 0,
         landlock_bytes: 0,
         instruction_count: 0,
         filter: [[0; 2]; MOST_INSTRUCTIONS],
@@ -235,9 +238,44 @@ fn restrict_files(plan: &Plan) -> Result<(), Errno> {
         raw::close(parent);
         added?;
     }
+    if plan.job_port != 0 {
+        allow_job(plan, ruleset)?;
+    }
     raw::integers(number::LANDLOCK_RESTRICT_SELF, [ruleset, 0, 0, 0, 0, 0])?;
     raw::close(ruleset as i32);
     Ok(())
+}
+
+#[repr(C)]
+struct NetPort {
+    allowed: u64,
+    port: u64,
+}
+
+/// A build job's directory, without sockets, pipes and devices in it, and its one port.
+fn allow_job(plan: &Plan, ruleset: usize) -> Result<(), Errno> {
+    const O_PATH: usize = 0o10_000_000;
+    const MAKE_SPECIAL: u64 = 1 << 6 | 1 << 9 | 1 << 10 | 1 << 11;
+    const CONNECT_TCP: u64 = 1 << 1;
+    let [files, network, ..] = plan.landlock;
+    let parent = raw::open(c"/build", O_PATH)?;
+    let rule = PathBeneath {
+        allowed: files & !MAKE_SPECIAL,
+        parent,
+    };
+    let arguments = [ruleset, 1, 0, 0, 0, 0];
+    let added = raw::with_struct(number::LANDLOCK_ADD_RULE, arguments, 2, &rule);
+    raw::close(parent);
+    added?;
+    if network & CONNECT_TCP == 0 {
+        return Ok(());
+    }
+    let rule = NetPort {
+        allowed: CONNECT_TCP,
+        port: plan.job_port,
+    };
+    let arguments = [ruleset, 2, 0, 0, 0, 0];
+    raw::with_struct(number::LANDLOCK_ADD_RULE, arguments, 2, &rule).map(|_| ())
 }
 
 #[repr(C)]

@@ -37,6 +37,26 @@ pub struct JailSpec {
     /// The zygote's forks get an empty network each instead of sharing one: then not even the names
     /// of a sibling's sockets can be read. It costs as much as the rest of a fork.
     pub own_networks: bool,
+    /// What a build job has beyond a sandbox for code. Never together with `zygote`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<JobAccess>,
+}
+
+/// Where a job's proxy listens, on 127.0.0.1 of its own network.
+pub const GATEWAY_PORT: u16 = 3128;
+
+/// Where a job's writable directory appears.
+pub const BUILD: &str = "/build";
+
+/// What a build job has beyond a sandbox for code: one writable host directory, one listener that
+/// the server answers on, and a table of system calls that lets it connect there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JobAccess {
+    /// Absolute path on the host of the directory that appears at [`BUILD`].
+    pub writable: String,
+    /// Bytes of any one file that it writes.
+    pub file_bytes: u64,
 }
 
 /// A host directory or file shown read-only inside.

@@ -103,6 +103,23 @@ pub(crate) fn mount_setattr(
     check(result)
 }
 
+/// Brings the loopback of this network namespace up, which needs the privilege to in its user
+/// namespace.
+pub(crate) fn bring_loopback_up() -> io::Result<()> {
+    let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0))?;
+    // SAFETY: `ifreq` is a name and a union of integers and addresses: all-zero is a valid one.
+    let mut request: libc::ifreq = unsafe { MaybeUninit::zeroed().assume_init() };
+    for (place, byte) in request.ifr_name.iter_mut().zip(b"lo") {
+        *place = byte.cast_signed();
+    }
+    request.ifr_ifru.ifru_flags = i16::try_from(libc::IFF_UP).unwrap_or_default();
+    let descriptor = socket.as_raw_fd();
+    // SAFETY: the descriptor is a live socket, and the request is a live object of the type that
+    // this call reads.
+    let result = unsafe { libc::ioctl(descriptor, libc::SIOCSIFFLAGS, &raw const request) };
+    check(result.into())
+}
+
 /// Leaves the cgroup namespace for a new one rooted at the current cgroup.
 pub(crate) fn unshare_cgroup() -> io::Result<()> {
     // SAFETY: takes an integer; CLONE_NEWCGROUP changes no memory and no file descriptor.

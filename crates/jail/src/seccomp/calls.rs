@@ -365,6 +365,29 @@ pub(super) const SOCKETS: [Call; 2] = [
 /// That family.
 pub(super) const FAMILY: u32 = libc::AF_UNIX.unsigned_abs();
 
+/// More families in a build job, for streams alone: their type is argument 1, with two flags above it.
+pub(super) const JOB_FAMILIES: [u32; 2] =
+    [libc::AF_INET.unsigned_abs(), libc::AF_INET6.unsigned_abs()];
+
+/// The half of a socket's type that is not flags.
+pub(super) const TYPE_MASK: u32 = 0xF;
+
+/// That type.
+pub(super) const STREAM: u32 = libc::SOCK_STREAM.unsigned_abs();
+
+/// Protocols of those streams: what Landlock's rules for ports are about. Multipath TCP is not among
+/// them: older kernels do not apply those rules to it.
+pub(super) const JOB_PROTOCOLS: [u32; 2] = [0, libc::IPPROTO_TCP.unsigned_abs()];
+
+/// Not in a build job: its directory is the host's, which is to find no pipes and devices there, and
+/// its files are bounded by the disk's means, which a file of memory would be none of.
+pub(super) const NOT_IN_JOBS: &[Call] = &[
+    ("memfd_create", libc::SYS_memfd_create),
+    ("mknodat", libc::SYS_mknodat),
+    #[cfg(target_arch = "x86_64")]
+    ("mknod", libc::SYS_mknod),
+];
+
 /// Calls that programs make knowing that they need a privilege: refused as to any user.
 pub(super) const REFUSED: [Call; 2] = [
     ("clock_settime", libc::SYS_clock_settime),

@@ -53,7 +53,7 @@ pub(crate) fn keep(
         ..streams
     };
     let starting = Starting::fork(spec, streams)?.release(None)?;
-    let layers = starting.wait_until_sealed().inspect_err(|_| {
+    let (layers, _) = starting.wait_until_sealed().inspect_err(|_| {
         starting.end(None);
     })?;
     let zygote = Zygote::new(spec, layers, ours).and_then(|zygote| {
@@ -428,7 +428,7 @@ impl<'a> Zygote<'a> {
         }
         let (answer, handle) = self
             .channel
-            .receive_with()
+            .receive_with(64)
             .ok_or_else(|| failure(&"the zygote is gone"))?;
         handle.ok_or_else(|| {
             let errno = answer

@@ -177,6 +177,13 @@ impl Environment {
         }))
     }
 
+    /// Whether it is where others find it: in a directory of its own name. Before that nobody shares it.
+    pub fn is_published(&self) -> bool {
+        self.directory
+            .file_name()
+            .is_some_and(|name| name == self.id.as_str())
+    }
+
     /// Where its packages are, on this host.
     pub fn site_packages(&self) -> PathBuf {
         let (major, minor) = self.python;

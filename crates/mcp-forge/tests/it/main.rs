@@ -13,6 +13,7 @@ mod background;
 mod bridge;
 mod cli;
 mod contract;
+mod environments;
 mod escape;
 mod http;
 mod layers;

@@ -75,6 +75,13 @@ impl Interpreter {
         text.split_whitespace().map(str::to_owned).collect()
     }
 
+    /// Of these modules those of the standard library.
+    pub(super) async fn standard(&self, modules: &[&str]) -> Vec<String> {
+        let arguments = [&["-I", "-S", "-c", MODULES_QUESTION], modules].concat();
+        let text = run(&self.executable, &arguments).await.unwrap_or_default();
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
     /// Compiles files, each given by its path below `directory` and its content: the same paths, and
     /// in hexadecimal what Python takes in place of the file with a `c` behind its name.
     pub(super) async fn compile(
@@ -179,7 +186,7 @@ async fn managed_by_uv() -> Option<Interpreter> {
 }
 
 /// Asks one candidate. It is the operator's program, but it answers in text: parsed, not trusted.
-async fn ask(path: &Path) -> Result<Interpreter, String> {
+pub(super) async fn ask(path: &Path) -> Result<Interpreter, String> {
     // With `site`: before Python 3.14 it is what finds out that a virtual environment is one.
     let text = run(path, &["-I", "-c", QUESTION]).await?;
     let answer: Answer = serde_json::from_str(text.trim())

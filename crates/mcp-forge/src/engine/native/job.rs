@@ -7,23 +7,36 @@
 //! job itself has no route anywhere.
 
 use std::{
+    collections::BTreeMap,
     fmt, io,
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
-use tokio::net::TcpListener;
+use jail::spec::{GATEWAY_PORT, JailLimits, JailSpec, JobAccess, Layer, Tree};
+use rustix::fs::{Mode, OFlags};
+use tokio::{net::TcpListener, sync::Mutex, time::Instant};
 
+use super::{
+    interpreter, launch, lines::Lines, minimal, occupied, output_pipe::OutputPipe, render,
+};
 use crate::{
     config::{Config, Profile},
-    engine::{Isolation, LaunchError, Usage},
+    engine::{ExitCause, Guard, Isolation, LaunchError, Usage},
 };
 
-/// Where the job finds its writable directory.
-pub const BUILD: &str = "/build";
+pub use jail::spec::BUILD;
 
-/// Where the job finds the proxy, for programs that do not read the usual variables.
-pub const PROXY: &str = "http://127.0.0.1:3128";
+/// Where programs given to jobs appear, and what else is the job's own.
+const OWN: &str = "/opt/job";
+
+/// Bytes of a program that a job is given, at most.
+const MOST_PROGRAM_BYTES: u64 = 256 << 20;
+
+/// How often it is looked at what a job has written.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Starts build jobs, whatever engine runs user code.
 #[derive(Debug)]
@@ -34,6 +47,8 @@ pub struct Jobs {
     python: Option<PathBuf>,
     /// This program's own binary.
     jail: PathBuf,
+    /// What was found of each interpreter, by the path that was asked for.
+    hosts: Mutex<BTreeMap<Option<PathBuf>, Arc<Known>>>,
 }
 
 /// One job.
@@ -53,7 +68,8 @@ pub struct JobSpec {
     /// More host directories, read-only: path on the host, absolute path inside.
     pub trees: Vec<(PathBuf, String)>,
     /// The host directory that appears, writable, at [`BUILD`]. It must be a directory itself, not a
-    /// link to one. A server that is root gives it to the builder's own user id first.
+    /// link to one. A server that is root gives it (not what is in it) to the builder's own user id
+    /// first, which is the same for all jobs and no sandbox's; else it must be the server's user's own.
     pub build: PathBuf,
     /// The interpreter that is shown; `None` is the configured one. [`Jobs::python`] says where.
     pub python: Option<PathBuf>,
@@ -113,6 +129,103 @@ pub struct Job {
     pub control: JobControl,
 }
 
+impl Jobs {
+    /// Starts nothing.
+    pub fn new(config: &Config) -> Self {
+        // Not the path: it may name another file by the time of a launch.
+        Self::with_jail(config, PathBuf::from("/proc/self/exe"))
+    }
+
+    /// As [`Jobs::new`], with the program that answers to `jail`: tests are not that program.
+    pub fn with_jail(config: &Config, jail: PathBuf) -> Self {
+        Self {
+            profile: config.profile,
+            allow_degraded: config.allow_degraded.clone(),
+            python: config.native.python.clone(),
+            jail,
+            hosts: Mutex::default(),
+        }
+    }
+
+    /// Where a job sees this interpreter; `None` is the configured one. Each is asked once.
+    ///
+    /// # Errors
+    ///
+    /// [`LaunchError::Python`]: there is none there that can serve.
+    pub async fn python(&self, python: Option<&Path>) -> Result<JobPython, LaunchError> {
+        Ok(self.known(python).await?.python.clone())
+    }
+
+    /// Starts one job. It runs from now on, and stands still when its pipes are full.
+    ///
+    /// # Errors
+    ///
+    /// [`LaunchError`]; nothing is left running.
+    pub async fn start(&self, spec: JobSpec) -> Result<Job, LaunchError> {
+        let known = self.known(spec.python.as_deref()).await?;
+        let build = hand_over(&spec.build).map_err(|error| {
+            let path = spec.build.display();
+            LaunchError::Start(format!(
+                "the build directory {path} cannot be used: {error}"
+            ))
+        })?;
+        check_program(&spec.program)?;
+        let required = super::required(self.profile, &self.allow_degraded);
+        let jail_spec = render_job(&spec, &build, &known, required);
+        let deadline = Instant::now() + spec.limits.wall;
+        let launched = launch::launch_job(&self.jail, &jail_spec, self.profile).await?;
+        let failed = |error: io::Error| LaunchError::Start(error.to_string());
+        Ok(Job {
+            stdout: JobOutput(Lines::new(launched.stdout)),
+            stderr: JobOutput(Lines::new(launched.stderr)),
+            gateway: listener_of(launched.listener).map_err(failed)?,
+            isolation: launched.isolation,
+            control: JobControl {
+                keeper: launched.keeper,
+                deadline,
+                build,
+                build_bytes: spec.limits.build_bytes,
+            },
+        })
+    }
+
+    /// The host as jobs see it. Always its own `/usr`: a private root has not what tools need.
+    async fn known(&self, python: Option<&Path>) -> Result<Arc<Known>, LaunchError> {
+        let mut hosts = self.hosts.lock().await;
+        let key = python.map(Path::to_owned);
+        if let Some(known) = hosts.get(&key) {
+            return Ok(known.clone());
+        }
+        let mut found = interpreter::find(python.or(self.python.as_deref()))
+            .await
+            .map_err(LaunchError::Python)?;
+        // A build starts from the bare interpreter.
+        found.environment = None;
+        let (executable, version) = (found.executable.clone(), found.version);
+        let host = render::Host::read(found, None);
+        let known = Arc::new(Known {
+            python: JobPython {
+                program: host.python().display().to_string(),
+                executable,
+                version,
+            },
+            host,
+            certificates: certificates(),
+        });
+        hosts.insert(key, known.clone());
+        Ok(known)
+    }
+}
+
+/// What is known of the host, for one interpreter.
+#[derive(Debug)]
+struct Known {
+    host: render::Host,
+    python: JobPython,
+    /// The operator's bundle.
+    certificates: Option<PathBuf>,
+}
+
 impl fmt::Debug for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Job")
@@ -122,51 +235,104 @@ impl fmt::Debug for Job {
 }
 
 /// One stream of a job's output, read by lines that are bounded, and bounded in all.
-pub struct JobOutput {
-    _private: (),
-}
+#[derive(Debug)]
+pub struct JobOutput(Lines<OutputPipe>);
 
 impl JobOutput {
-    /// The next line without its end, made text; cut after 4 KiB. `None` at the end of the stream.
-    /// After 4 MiB in all, the rest is read and dropped: a writer must not be stopped by it.
+    /// The next line that is not empty, without its end, made text and cut after 4 KiB. `None` at the
+    /// end of the stream. After 4 MiB in all, the rest is read and dropped: a writer must not be
+    /// stopped by it. Nothing is lost when the future is dropped.
     ///
     /// # Errors
     ///
     /// The pipe's.
     pub async fn line(&mut self) -> io::Result<Option<String>> {
-        Ok(None)
+        self.0.next().await
     }
 
-    /// All that is still to come, in lines, of which the last `most` are kept.
-    pub async fn rest(mut self, _most: usize) -> Vec<String> {
-        while let Ok(Some(_)) = self.line().await {}
-        Vec::new()
+    /// All lines still to come, joined; of them the last `most` bytes, from a line's beginning on.
+    pub async fn rest(mut self, most: usize) -> String {
+        let mut kept = std::collections::VecDeque::new();
+        let mut bytes = 0;
+        while let Ok(Some(line)) = self.line().await {
+            bytes += line.len() + 1;
+            kept.push_back(line);
+            while bytes > most
+                && let Some(first) = kept.pop_front()
+            {
+                bytes -= first.len() + 1;
+            }
+        }
+        Vec::from(kept).join("\n")
     }
 }
 
 /// Watches over a job and ends it. Dropping it kills.
+#[derive(Debug)]
 pub struct JobControl {
-    _private: (),
+    keeper: launch::LifeLine,
+    deadline: Instant,
+    build: PathBuf,
+    build_bytes: u64,
 }
 
 impl JobControl {
     /// What it has used so far.
     pub fn usage(&self) -> Usage {
-        Usage::default()
+        self.keeper.usage()
     }
 
     /// Waits for the job's end, which comes with its limits at the latest; nothing of it is left then.
-    /// The streams must be read and the gateway served meanwhile. Dropping the future kills.
+    /// Meanwhile the streams must be read and the gateway served. Dropping the future kills.
     pub async fn finish(self) -> JobEnding {
+        let Self {
+            keeper,
+            deadline,
+            build,
+            build_bytes,
+        } = self;
+        let stopper = keeper.stopper();
+        let mut ending = Box::new(keeper).end(deadline.saturating_duration_since(Instant::now()));
+        let too_large = watch(build, build_bytes);
+        let mut is_too_large = false;
+        let ending = tokio::select! {
+            ending = &mut ending => ending,
+            () = too_large => {
+                is_too_large = true;
+                // What the keeper takes for our end: it kills, and reports. Without the handle, so
+                // does dropping the socket at the deadline.
+                if let Ok(socket) = &stopper {
+                    rustix::net::shutdown(socket, rustix::net::Shutdown::Write).ok();
+                }
+                ending.await
+            }
+        };
+        let cause = match ending.cause {
+            ExitCause::Killed if is_too_large => JobEnd::TooLarge,
+            ExitCause::Killed if Instant::now() >= deadline => JobEnd::TimedOut,
+            ExitCause::Killed => JobEnd::Killed,
+            ExitCause::Exited(status) => JobEnd::Exited(status),
+            ExitCause::Signaled(signal) => JobEnd::Signaled(signal),
+            ExitCause::OutOfMemory => JobEnd::OutOfMemory,
+            ExitCause::Lost(reason) => JobEnd::Lost(reason),
+        };
         JobEnding {
-            cause: JobEnd::Killed,
-            usage: Usage::default(),
+            cause,
+            usage: ending.usage,
         }
     }
 
     /// Kills everything in it and waits until it is gone.
     pub async fn kill(self) -> JobEnding {
-        self.finish().await
+        let ending = Box::new(self.keeper).end(Duration::ZERO).await;
+        let cause = match ending.cause {
+            ExitCause::Lost(reason) => JobEnd::Lost(reason),
+            _ => JobEnd::Killed,
+        };
+        JobEnding {
+            cause,
+            usage: ending.usage,
+        }
     }
 }
 
@@ -192,43 +358,244 @@ pub enum JobEnd {
     TimedOut,
     /// It went over its memory limit.
     OutOfMemory,
-    /// What it wrote takes more than [`JobLimits::build_bytes`].
+    /// What is in [`BUILD`] takes more than [`JobLimits::build_bytes`].
     TooLarge,
     /// The engine lost sight of it; what is known of why.
     Lost(String),
 }
 
-impl Jobs {
-    /// Starts nothing.
-    pub fn new(config: &Config) -> Self {
-        Self::with_jail(config, PathBuf::from("/proc/self/exe"))
+/// Waits until more than this was written.
+async fn watch(build: PathBuf, most: u64) {
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let build = build.clone();
+        let look = tokio::task::spawn_blocking(move || occupied::is_more_than(&build, most));
+        // A directory that is gone takes nothing.
+        if matches!(look.await, Ok(Ok(true))) {
+            return;
+        }
     }
+}
 
-    /// As [`Jobs::new`], with the program that answers to `jail`: tests are not that program.
-    pub fn with_jail(config: &Config, jail: PathBuf) -> Self {
-        Self {
-            profile: config.profile,
-            allow_degraded: config.allow_degraded.clone(),
-            python: config.native.python.clone(),
-            jail,
+/// Makes the build directory the job's user's, and gives its plain path.
+fn hand_over(build: &Path) -> io::Result<PathBuf> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(build, flags, Mode::empty())?;
+    if let Some((uid, gid)) = jail::job_ids() {
+        let (uid, gid) = (
+            rustix::fs::Uid::from_raw(uid),
+            rustix::fs::Gid::from_raw(gid),
+        );
+        rustix::fs::fchown(&directory, Some(uid), Some(gid))?;
+    } else if rustix::fs::fstat(&directory)?.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(io::Error::other("it belongs to another user"));
+    }
+    build.canonicalize()
+}
+
+fn check_program(program: &JobProgram) -> Result<(), LaunchError> {
+    let JobProgram::Tool(path) = program else {
+        return Ok(());
+    };
+    let refused = |reason: String| {
+        LaunchError::Start(format!(
+            "the program {} cannot be used: {reason}",
+            path.display()
+        ))
+    };
+    let meta = path
+        .metadata()
+        .map_err(|error| refused(error.to_string()))?;
+    if !meta.is_file() {
+        return Err(refused("it is no file".to_owned()));
+    }
+    if meta.len() > MOST_PROGRAM_BYTES {
+        let mebibytes = MOST_PROGRAM_BYTES >> 20;
+        return Err(refused(format!("it is larger than {mebibytes} MiB")));
+    }
+    Ok(())
+}
+
+/// The socket that came from the job's network, as one that this server waits on.
+fn listener_of(listener: OwnedFd) -> io::Result<TcpListener> {
+    let listener = std::net::TcpListener::from(listener);
+    listener.set_nonblocking(true)?;
+    // Ours, and not whatever else might be passed by mistake.
+    let expected = (std::net::Ipv4Addr::LOCALHOST, GATEWAY_PORT).into();
+    if listener.local_addr()? != expected || !rustix::net::sockopt::socket_acceptconn(&listener)? {
+        return Err(io::Error::other(
+            "it brought another descriptor than its listener",
+        ));
+    }
+    TcpListener::from_std(listener)
+}
+
+/// The host's certificates, which may have the operator's own among them.
+fn certificates() -> Option<PathBuf> {
+    minimal::CERTIFICATES
+        .iter()
+        .find_map(|path| Path::new(path).canonicalize().ok())
+}
+
+/// What the jail is asked for one job.
+fn render_job(spec: &JobSpec, build: &Path, known: &Known, required: Vec<Layer>) -> JailSpec {
+    let (mut trees, links, mut files, base) = known.host.for_job();
+    let mut variables: BTreeMap<String, String> = base.into_iter().collect();
+    variables.extend(spec.variables.iter().cloned());
+    let program = match &spec.program {
+        JobProgram::Python => known.python.program.clone(),
+        JobProgram::Tool(path) => {
+            let name = path.file_name().unwrap_or("program".as_ref());
+            let inside = format!("{OWN}/{}", name.to_string_lossy());
+            trees.push(copied(path, inside.clone()));
+            inside
+        }
+    };
+    if let Some(bundle) = &known.certificates {
+        let inside = format!("{OWN}/certificates.crt");
+        trees.push(copied(bundle, inside.clone()));
+        variables.insert("SSL_CERT_FILE".to_owned(), inside);
+    }
+    let proxy = format!("http://127.0.0.1:{GATEWAY_PORT}");
+    for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"] {
+        variables.insert(name.to_owned(), proxy.clone());
+        variables.insert(name.to_lowercase(), proxy.clone());
+    }
+    let shown = spec.trees.iter();
+    trees.extend(shown.map(|(source, target)| render::opaque(source, target)));
+    let small = spec.files.iter();
+    files.extend(small.map(|(path, content)| render::file(path, content)));
+    JailSpec {
+        id: spec.id.clone(),
+        trees,
+        links,
+        files,
+        limits: jail_limits(&spec.limits),
+        program,
+        arguments: spec.arguments.clone(),
+        environment: variables.into_iter().collect(),
+        required,
+        zygote: false,
+        own_networks: false,
+        job: Some(JobAccess {
+            writable: build.display().to_string(),
+            file_bytes: spec.limits.file_bytes,
+        }),
+    }
+}
+
+/// A single file: the jail gives a copy.
+fn copied(source: &Path, target: String) -> Tree {
+    Tree {
+        source: source.display().to_string(),
+        target,
+        opaque: false,
+    }
+}
+
+/// Room in memory for what is written beside the build directory is small: there is that directory.
+fn jail_limits(limits: &JobLimits) -> JailLimits {
+    let small = (limits.memory_bytes / 8).min(64 << 20);
+    JailLimits {
+        memory_bytes: limits.memory_bytes,
+        cpu_quota_us: limits.cpu_quota_us,
+        pids: limits.pids,
+        tmp_bytes: small,
+        workspace_bytes: small,
+        shm_bytes: small,
+        // All cores for the whole time, and a little: the deadline is what ends a job.
+        cpu_seconds: limits.wall.as_secs().saturating_mul(64).saturating_add(10),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(build: &Path) -> JobSpec {
+        JobSpec {
+            id: "job-1".to_owned(),
+            program: JobProgram::Tool("/usr/local/bin/uv".into()),
+            arguments: vec!["--version".to_owned()],
+            variables: vec![
+                ("UV_CACHE_DIR".to_owned(), "/build/cache".to_owned()),
+                ("http_proxy".to_owned(), "http://elsewhere".to_owned()),
+            ],
+            files: vec![("/opt/job/wanted.txt".to_owned(), "six==1.17.0\n".to_owned())],
+            trees: vec![("/srv/wheels".into(), "/opt/wheels".to_owned())],
+            build: build.to_owned(),
+            python: None,
+            limits: JobLimits {
+                memory_bytes: 1 << 30,
+                cpu_quota_us: 100_000,
+                pids: 64,
+                wall: Duration::from_mins(5),
+                file_bytes: 1 << 30,
+                build_bytes: 4 << 30,
+            },
         }
     }
 
-    /// Where a job sees this interpreter; `None` is the configured one. Asked once each.
-    ///
-    /// # Errors
-    ///
-    /// [`LaunchError::Python`]: there is none there that can serve.
-    pub async fn python(&self, _python: Option<&Path>) -> Result<JobPython, LaunchError> {
-        Err(LaunchError::Python("jobs cannot be started yet".to_owned()))
+    fn known() -> Known {
+        let found = interpreter::Interpreter {
+            executable: "/home/ada/python/bin/python3.12".into(),
+            base_prefix: "/home/ada/python".into(),
+            environment: None,
+            version: (3, 12, 4),
+            shared_library: true,
+        };
+        let host = render::Host::read(found, None);
+        Known {
+            python: JobPython {
+                program: host.python().display().to_string(),
+                executable: "/home/ada/python/bin/python3.12".into(),
+                version: (3, 12, 4),
+            },
+            host,
+            certificates: Some("/etc/ssl/certs/ca-certificates.crt".into()),
+        }
     }
 
-    /// Starts one job. It runs from now on, and stops when its pipes are full.
-    ///
-    /// # Errors
-    ///
-    /// [`LaunchError`]; nothing is left running.
-    pub async fn start(&self, _spec: JobSpec) -> Result<Job, LaunchError> {
-        Err(LaunchError::Start("jobs cannot be started yet".to_owned()))
+    #[test]
+    fn a_job_is_asked_of_the_jail_like_this() {
+        let build = Path::new("/srv/data/build/x");
+        let mut jail = render_job(&spec(build), build, &known(), vec![Layer::Seccomp]);
+        // How this host lays out its root is another test's.
+        jail.trees
+            .retain(|tree| tree.target.starts_with("/opt"));
+        jail.links.clear();
+        jail.files.retain(|file| !file.path.starts_with("/etc"));
+        insta::assert_json_snapshot!(jail);
+    }
+
+    #[test]
+    fn no_variable_of_a_job_leads_around_its_gateway() {
+        let build = Path::new("/b");
+        let jail = render_job(&spec(build), build, &known(), Vec::new());
+        let proxies: Vec<_> = jail
+            .environment
+            .iter()
+            .filter(|(name, _)| name.to_lowercase().contains("proxy"))
+            .collect();
+        assert_eq!(proxies.len(), 6);
+        assert!(
+            proxies
+                .iter()
+                .all(|(_, value)| value == "http://127.0.0.1:3128")
+        );
+    }
+
+    #[test]
+    fn a_build_directory_that_is_a_link_or_no_directory_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let real = directory.path().join("real");
+        std::fs::create_dir(&real).unwrap();
+        assert_eq!(hand_over(&real).unwrap(), real.canonicalize().unwrap());
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        assert!(hand_over(&link).is_err());
+        std::fs::write(directory.path().join("file"), "").unwrap();
+        assert!(hand_over(&directory.path().join("file")).is_err());
+        assert!(hand_over(&directory.path().join("none")).is_err());
     }
 }

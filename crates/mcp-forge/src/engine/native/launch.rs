@@ -1,11 +1,12 @@
 //! The launch socket, from the server's side: spec and descriptors out, reports in.
 
 use std::{
-    io::{self, IoSlice},
+    io::{self, IoSlice, IoSliceMut},
     mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
     process::Stdio,
+    sync::Arc,
     time::Duration,
 };
 
@@ -14,18 +15,21 @@ use jail::{
     meter::{Meter, OpenMeter},
     spec::{Cause, JailSpec, Report, State},
 };
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
 };
 
-use super::output_pipe::output_pipe;
+use super::output_pipe::{OutputPipe, output_pipe};
 use crate::{
     config::Profile,
     engine::{
-        Branch, BranchError, Ending, ExitCause, Guard, Isolation, LaunchError, Layer, LayerState,
-        LimitReport, Sandbox, SandboxSpec, Usage,
+        Branch, BranchError, Ending, Environment, ExitCause, Guard, Isolation, LaunchError, Layer,
+        LayerState, LimitReport, Sandbox, SandboxSpec, Usage,
     },
 };
 
@@ -40,12 +44,13 @@ pub(super) async fn launch(
     jail: &Path,
     spec: &JailSpec,
     profile: Profile,
+    environment: Option<Arc<Environment>>,
 ) -> Result<Sandbox, LaunchError> {
     let failed = |error: io::Error| LaunchError::Start(error.to_string());
     let (control, their_control) = socket_pair().map_err(failed)?;
     let (their_stdout, stdout) = output_pipe().map_err(failed)?;
     let (their_stderr, stderr) = output_pipe().map_err(failed)?;
-    let mut keeper = LifeLine::spawn(jail, &spec.id).map_err(failed)?;
+    let mut keeper = LifeLine::spawn(jail, &spec.id, environment).map_err(failed)?;
     let theirs = [&their_control, &their_stdout, &their_stderr].map(AsFd::as_fd);
     send(&mut keeper.socket, spec, &theirs)
         .await
@@ -57,6 +62,45 @@ pub(super) async fn launch(
         stdout: Box::new(stdout),
         stderr: Box::new(stderr),
         guard: Box::new(keeper),
+        isolation,
+    })
+}
+
+/// A launched build job: what it has beside a sandbox's streams.
+pub(super) struct LaunchedJob {
+    pub(super) stdout: OutputPipe,
+    pub(super) stderr: OutputPipe,
+    pub(super) keeper: LifeLine,
+    /// Listens in the job's own network.
+    pub(super) listener: OwnedFd,
+    pub(super) isolation: Isolation,
+}
+
+/// As [`launch`], for a build job: its report brings a listener. Its control socket has no other end.
+pub(super) async fn launch_job(
+    jail: &Path,
+    spec: &JailSpec,
+    profile: Profile,
+) -> Result<LaunchedJob, LaunchError> {
+    let failed = |error: io::Error| LaunchError::Start(error.to_string());
+    let (_, their_control) = socket_pair().map_err(failed)?;
+    let (their_stdout, stdout) = output_pipe().map_err(failed)?;
+    let (their_stderr, stderr) = output_pipe().map_err(failed)?;
+    let mut keeper = LifeLine::spawn(jail, &spec.id).map_err(failed)?;
+    let theirs = [&their_control, &their_stdout, &their_stderr].map(AsFd::as_fd);
+    send(&mut keeper.socket, spec, &theirs)
+        .await
+        .map_err(failed)?;
+    drop((their_control, their_stdout, their_stderr));
+    let (report, listener) = keeper.entered_with_descriptor().await?;
+    let isolation = isolation(report, profile)?;
+    let listener =
+        listener.ok_or_else(|| LaunchError::Start("it brought no listener".to_owned()))?;
+    Ok(LaunchedJob {
+        stdout,
+        stderr,
+        keeper,
+        listener,
         isolation,
     })
 }
@@ -169,6 +213,8 @@ pub(super) struct LifeLine {
     process: Option<tokio::process::Child>,
     /// Known once the sandbox is sealed.
     meter: Option<OpenMeter>,
+    /// A share in the packages that are seen inside.
+    _environment: Option<Arc<Environment>>,
 }
 
 impl LifeLine {
@@ -178,11 +224,17 @@ impl LifeLine {
             socket,
             process: None,
             meter: None,
+            // Its zygote has one, and outlives it.
+            _environment: None,
         }
     }
 
     #[expect(clippy::disallowed_methods, reason = "the engine starts its sandboxes")]
-    pub(super) fn spawn(jail: &Path, id: &str) -> io::Result<Self> {
+    pub(super) fn spawn(
+        jail: &Path,
+        id: &str,
+        environment: Option<Arc<Environment>>,
+    ) -> io::Result<Self> {
         let (socket, theirs) = socket_pair()?;
         let mut command = tokio::process::Command::new(jail);
         command
@@ -201,12 +253,18 @@ impl LifeLine {
             process: Some(command.spawn()?),
             socket,
             meter: None,
+            _environment: environment,
         })
     }
 
-    /// Waits for the next report.
+    /// Waits for the next report. Descriptors that came with it are closed by the kernel: nobody asked.
     pub(super) async fn report(&mut self) -> io::Result<Report> {
-        let length = usize::try_from(self.socket.read_u32().await?).unwrap_or(usize::MAX);
+        let length = self.socket.read_u32().await?;
+        self.report_of(length).await
+    }
+
+    async fn report_of(&mut self, length: u32) -> io::Result<Report> {
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
         if length > MAX_REPORT_BYTES {
             return Err(io::Error::from(io::ErrorKind::InvalidData));
         }
@@ -217,16 +275,31 @@ impl LifeLine {
 
     /// Waits for the word that the sandbox is sealed, or was refused.
     pub(super) async fn entered(&mut self) -> Result<Report, LaunchError> {
-        let report = tokio::time::timeout(ENTER_TIMEOUT, self.report())
-            .await
-            .map_err(|_| {
-                LaunchError::Start(format!("it was not built in {} s", ENTER_TIMEOUT.as_secs()))
-            })?
-            .map_err(|error| LaunchError::Start(error.to_string()))?;
-        if let Report::Entered { meter, .. } = &report {
+        let report = in_time(self.report()).await?;
+        self.open_meter(&report);
+        Ok(report)
+    }
+
+    /// The same, with the descriptor that came with it.
+    async fn entered_with_descriptor(&mut self) -> Result<(Report, Option<OwnedFd>), LaunchError> {
+        let answer = in_time(async {
+            let (length, descriptor) = first_with_descriptor(&self.socket).await?;
+            Ok((self.report_of(length).await?, descriptor))
+        });
+        let (report, descriptor) = answer.await?;
+        self.open_meter(&report);
+        Ok((report, descriptor))
+    }
+
+    fn open_meter(&mut self, report: &Report) {
+        if let Report::Entered { meter, .. } = report {
             self.meter = meter.as_ref().map(Meter::open);
         }
-        Ok(report)
+    }
+
+    /// Another handle of the socket, to end the sandbox while somebody waits for its last report.
+    pub(super) fn stopper(&self) -> io::Result<OwnedFd> {
+        self.socket.as_fd().try_clone_to_owned()
     }
 
     /// Whether it has said nothing since it was sealed: it lives, and waits.
@@ -316,6 +389,44 @@ impl Guard for LifeLine {
             Err(_) => lost(format!("it was not gone in {} s", KILL_TIMEOUT.as_secs())),
         }
     }
+}
+
+async fn in_time<T>(report: impl Future<Output = io::Result<T>>) -> Result<T, LaunchError> {
+    tokio::time::timeout(ENTER_TIMEOUT, report)
+        .await
+        .map_err(|_| {
+            LaunchError::Start(format!("it was not built in {} s", ENTER_TIMEOUT.as_secs()))
+        })?
+        .map_err(|error| LaunchError::Start(error.to_string()))
+}
+
+/// The first four bytes of a report, and the one descriptor that may come with them.
+async fn first_with_descriptor(socket: &UnixStream) -> io::Result<(u32, Option<OwnedFd>)> {
+    let mut bytes = [0; 4];
+    let mut descriptor = None;
+    let received = socket
+        .async_io(tokio::io::Interest::READABLE, || {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+            let slices = &mut [IoSliceMut::new(&mut bytes)];
+            let received = rustix::net::recvmsg(socket, slices, &mut control, flags)?;
+            descriptor = control
+                .drain()
+                .filter_map(|message| match message {
+                    RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+                    _ => None,
+                })
+                .flatten()
+                .next();
+            Ok(received.bytes)
+        })
+        .await?;
+    // The keeper sends the header whole.
+    if received < bytes.len() {
+        return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
+    }
+    Ok((u32::from_be_bytes(bytes), descriptor))
 }
 
 const fn exit_cause(cause: Cause) -> ExitCause {

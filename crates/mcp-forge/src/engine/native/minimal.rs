@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use super::Interpreter;
 
 /// Changes whenever what is copied changes.
-const LAYOUT: &str = "1";
+const LAYOUT: &str = "2";
 
 /// What a shell script may expect. Copied where the host has it.
 const PROGRAMS: [&str; 30] = [
@@ -36,8 +36,35 @@ const LEFT_OUT: [&str; 7] = [
     "__pycache__",
 ];
 
+/// Libraries that wheels may expect of every Linux and do not bring (PEP 600). Copied where the host
+/// has them, with what they need themselves.
+const LIBRARIES: [&str; 22] = [
+    "libc.so.6",
+    "libm.so.6",
+    "libdl.so.2",
+    "libpthread.so.0",
+    "libstdc++.so.6",
+    "libgcc_s.so.1",
+    "libatomic.so.1",
+    "libz.so.1",
+    "libexpat.so.1",
+    "libresolv.so.2",
+    "librt.so.1",
+    "libnsl.so.1",
+    "libutil.so.1",
+    "libGL.so.1",
+    "libX11.so.6",
+    "libXext.so.6",
+    "libXrender.so.1",
+    "libICE.so.6",
+    "libSM.so.6",
+    "libglib-2.0.so.0",
+    "libgobject-2.0.so.0",
+    "libgthread-2.0.so.0",
+];
+
 /// Certificate bundles, where distributions keep them.
-const CERTIFICATES: [&str; 3] = [
+pub(super) const CERTIFICATES: [&str; 3] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/cert.pem",
@@ -49,12 +76,13 @@ const CERTIFICATES: [&str; 3] = [
 ///
 /// A file could not be copied; nothing is published, and the next try starts anew.
 pub(super) fn prepare(interpreter: &Interpreter, roots: &Path) -> io::Result<PathBuf> {
-    let published = roots.join(key(interpreter)?);
+    let key = key(interpreter)?;
+    let published = roots.join(&key);
     if published.is_dir() {
         return Ok(published);
     }
     fs::create_dir_all(roots)?;
-    let draft = roots.join(format!(".draft-{}", std::process::id()));
+    let draft = roots.join(format!(".draft-{}-{key}", std::process::id()));
     if draft.exists() {
         fs::remove_dir_all(&draft)?;
     }
@@ -116,6 +144,7 @@ impl Draft {
                 self.copy_object(&path, &self.root.join("usr/bin").join(program))?;
             }
         }
+        self.copy_expected_libraries()?;
         self.copy_libraries()?;
         if Path::new("/usr/share/zoneinfo").is_dir() {
             self.copy_tree(
@@ -206,6 +235,21 @@ impl Draft {
         let name = from.file_name().unwrap_or_default().to_string_lossy();
         if executable || name.contains(".so") {
             self.objects.push(from.to_owned());
+        }
+        Ok(())
+    }
+
+    fn copy_expected_libraries(&mut self) -> io::Result<()> {
+        let machine = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
+        for name in LIBRARIES {
+            let found = [machine.as_str(), "/usr/lib64", "/usr/lib"]
+                .iter()
+                .map(|directory| Path::new(directory).join(name))
+                .find_map(|path| Some((path.canonicalize().ok()?, path)));
+            if let Some((real, path)) = found {
+                self.copy_library(&path, &real)?;
+                self.objects.push(real);
+            }
         }
         Ok(())
     }

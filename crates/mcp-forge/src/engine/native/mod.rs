@@ -13,23 +13,29 @@ use std::{
 };
 
 use jail::{probe::HostFacts, spec::Layer};
-use tokio::sync::OnceCell;
+use tokio::sync::{Mutex, OnceCell};
 
-use super::{Engine, Isolation, LaunchError, Probe, Purpose, Sandbox, SandboxSpec};
+use super::{Engine, Environment, Isolation, LaunchError, Probe, Purpose, Sandbox, SandboxSpec};
 use crate::{
     config::{Config, Profile, Rootfs},
     limits::Limits,
 };
 
+mod environments;
 mod interpreter;
 pub mod job;
 mod launch;
+mod lines;
 mod minimal;
+mod occupied;
 mod output_pipe;
 mod render;
 mod warm;
 
+use environments::{Environments, Kept};
 use interpreter::Interpreter;
+use render::{Base, Host};
+use warm::{Origin, Tier, Warm};
 
 /// Starts sandboxes on this Linux machine, as root or as an ordinary user.
 #[derive(Debug)]
@@ -38,10 +44,14 @@ pub struct Native {
     /// This program's own binary.
     jail: PathBuf,
     /// Found at first use: asking an interpreter what it is takes tens of milliseconds.
-    host: OnceCell<Arc<render::Host>>,
+    host: OnceCell<Arc<Host>>,
     /// Sandboxes made ahead, once [`Engine::prepare`] was called: a command that runs one turn is
     /// quicker without.
-    warm: OnceCell<warm::Warm>,
+    warm: OnceCell<Warm>,
+    /// The same for environments.
+    environments: Environments,
+    /// Held while a minimal root is made.
+    roots: Mutex<()>,
     /// Gives each probe a name of its own.
     probes: AtomicU64,
 }
@@ -88,64 +98,151 @@ impl Native {
             jail,
             host: OnceCell::new(),
             warm: OnceCell::new(),
+            environments: Environments::default(),
+            roots: Mutex::new(()),
             probes: AtomicU64::new(0),
         }
     }
 
-    async fn host(&self) -> Result<Arc<render::Host>, LaunchError> {
+    async fn host(&self) -> Result<Arc<Host>, LaunchError> {
         self.host
             .get_or_try_init(|| self.find_host())
             .await
             .cloned()
     }
 
-    async fn find_host(&self) -> Result<Arc<render::Host>, LaunchError> {
+    async fn find_host(&self) -> Result<Arc<Host>, LaunchError> {
         let interpreter = interpreter::find(self.settings.python.as_deref())
             .await
             .map_err(LaunchError::Python)?;
-        let private_root = match self.settings.rootfs {
-            Rootfs::Host => None,
-            Rootfs::Minimal => {
-                let (interpreter, roots) =
-                    (interpreter.clone(), self.settings.data_dir.join("roots"));
-                let copied =
-                    tokio::task::spawn_blocking(move || minimal::prepare(&interpreter, &roots))
-                        .await;
-                Some(
-                    copied
-                        .map_err(|error| LaunchError::Start(error.to_string()))?
-                        .map_err(|error| {
-                            LaunchError::Start(format!("cannot prepare the minimal root: {error}"))
-                        })?,
-                )
-            }
-        };
-        Ok(Arc::new(render::Host::read(interpreter, private_root)))
+        let base = Base::new(interpreter);
+        self.environments.know(&base).await;
+        let private_root = self.private_root(&base.interpreter).await?;
+        Ok(Arc::new(Host::read(base, private_root)))
     }
 
-    async fn make_warm(&self, host: &render::Host) -> warm::Warm {
-        let tiers = warm::Tier::parse_all(&self.settings.tiers);
-        let modules: Vec<&str> = tiers.iter().flat_map(warm::Tier::names).collect();
-        let installed = host.interpreter.installed(&modules).await;
+    async fn private_root(
+        &self,
+        interpreter: &Interpreter,
+    ) -> Result<Option<PathBuf>, LaunchError> {
+        if self.settings.rootfs == Rootfs::Host {
+            return Ok(None);
+        }
+        let (interpreter, roots) = (interpreter.clone(), self.settings.data_dir.join("roots"));
+        let _only_one = self.roots.lock().await;
+        let copied =
+            tokio::task::spawn_blocking(move || minimal::prepare(&interpreter, &roots)).await;
+        copied
+            .map_err(|error| LaunchError::Start(error.to_string()))?
+            .map(Some)
+            .map_err(|error| {
+                LaunchError::Start(format!("cannot prepare the minimal root: {error}"))
+            })
+    }
+
+    async fn make_warm(&self, host: &Host) -> Warm {
+        let tiers = Tier::parse_all(&self.settings.tiers);
+        let modules: Vec<&str> = tiers.iter().flat_map(Tier::names).collect();
+        // The second is for environments, whose first turn shall not wait for it.
+        let (installed, _) = tokio::join!(
+            host.base.interpreter.installed(&modules),
+            host.base.standard(&modules)
+        );
+        self.warm_with(host, &installed, None)
+    }
+
+    /// Pools whose sandboxes see these modules, in tiers that need no others.
+    fn warm_with(
+        &self,
+        host: &Host,
+        installed: &[String],
+        environment: Option<Arc<Environment>>,
+    ) -> Warm {
         let has = |name: &str| installed.iter().any(|has| has == name);
-        let mut tiers: Vec<warm::Tier> = tiers
-            .into_iter()
-            .filter(|tier| tier.names().all(has))
-            .collect();
-        tiers.push(warm::Tier::of_sessions());
+        let mut tiers = Tier::parse_all(&self.settings.tiers);
+        tiers.retain(|tier| tier.names().all(has));
+        tiers.push(Tier::of_sessions());
+        let ready = match environment {
+            None => self.settings.ready,
+            Some(_) => self.settings.ready.min(environments::MOST_READY),
+        };
+        let profile = self.settings.profile;
         let spec = render::zygote_spec(
             &self.settings.default_limits,
             host,
             self.required(),
-            self.settings.profile,
+            profile,
         );
-        warm::Warm::new(
-            &self.jail,
-            &spec,
-            self.settings.profile,
-            tiers,
-            self.settings.ready,
-        )
+        let origin = Origin {
+            jail: self.jail.clone(),
+            profile,
+            environment,
+        };
+        Warm::new(&origin, &spec, tiers, ready)
+    }
+
+    /// A root around the tree of an environment.
+    async fn host_of(&self, environment: &Environment) -> Result<Arc<Host>, LaunchError> {
+        let base = self.environments.base(environment).await?;
+        if self.warm.initialized()
+            && let Err(error) = base.compile_runner().await
+        {
+            tracing::warn!(%error, "the interpreter does not compile the runner; each sandbox will");
+        }
+        let private_root = self.private_root(&base.interpreter).await?;
+        let packages = environment.directory.join("lib");
+        Ok(Arc::new(Host::with_packages(
+            base,
+            private_root,
+            Some(packages),
+        )))
+    }
+
+    async fn warm_of(&self, kept: &Kept, host: &Host) -> Warm {
+        let tiers = Tier::parse_all(&self.settings.tiers);
+        let names: Vec<&str> = tiers.iter().flat_map(Tier::names).collect();
+        let mut modules = host.base.standard(&names).await.to_vec();
+        modules.extend_from_slice(&kept.environment.modules);
+        self.warm_with(host, &modules, Some(Arc::clone(&kept.environment)))
+    }
+
+    async fn launch_in(
+        &self,
+        spec: &SandboxSpec,
+        environment: &Arc<Environment>,
+    ) -> Result<Sandbox, LaunchError> {
+        let kept = self.environments.get(environment);
+        let host = kept
+            .host
+            .get_or_try_init(|| self.host_of(environment))
+            .await?;
+        let warm = if self.warm.initialized() && environment.is_published() {
+            Some(kept.warm.get_or_init(|| self.warm_of(&kept, host)).await)
+        } else {
+            None
+        };
+        self.launch_on(spec, host, warm).await
+    }
+
+    /// Takes a sandbox that is warm if there is a way to, else starts one.
+    async fn launch_on(
+        &self,
+        spec: &SandboxSpec,
+        host: &Host,
+        warm: Option<&Warm>,
+    ) -> Result<Sandbox, LaunchError> {
+        if let Some(warm) = warm {
+            match warm.take(spec, render::jail_limits(&spec.limits)).await {
+                Ok(sandbox) => return Ok(sandbox),
+                // What the profile requires and the host refuses, the cold path refuses too.
+                Err(error) => {
+                    tracing::warn!(%error, "the zygote failed; this sandbox is made without it");
+                }
+            }
+        }
+        let jail_spec = render::jail_spec(spec, host, self.required());
+        let environment = spec.environment.clone();
+        launch::launch(&self.jail, &jail_spec, self.settings.profile, environment).await
     }
 
     fn required(&self) -> Vec<Layer> {
@@ -183,7 +280,7 @@ impl Engine for Native {
         ];
         notes.extend(facts.warnings);
         if let Ok(host) = self.host().await {
-            notes.push(host.interpreter.describe());
+            notes.push(host.base.interpreter.describe());
         }
         let id = format!(
             "probe-{}-{}",
@@ -224,7 +321,7 @@ impl Engine for Native {
 
     async fn prepare(&self) -> Result<(), LaunchError> {
         let host = self.host().await?;
-        if let Err(error) = host.compile_runner().await {
+        if let Err(error) = host.base.compile_runner().await {
             tracing::warn!(%error, "the interpreter does not compile the runner; each sandbox will");
         }
         if !self.settings.warm {
@@ -235,18 +332,15 @@ impl Engine for Native {
     }
 
     async fn launch(&self, spec: &SandboxSpec) -> Result<Sandbox, LaunchError> {
-        let host = self.host().await?;
-        if let Some(warm) = self.warm.get() {
-            match warm.take(spec, render::jail_limits(&spec.limits)).await {
-                Ok(sandbox) => return Ok(sandbox),
-                // What the profile requires and the host refuses, the cold path refuses too.
-                Err(error) => {
-                    tracing::warn!(%error, "the zygote failed; this sandbox is made without it");
-                }
-            }
+        if let Some(environment) = &spec.environment {
+            return self.launch_in(spec, environment).await;
         }
-        let jail_spec = render::jail_spec(spec, &host, self.required());
-        launch::launch(&self.jail, &jail_spec, self.settings.profile).await
+        let host = self.host().await?;
+        self.launch_on(spec, &host, self.warm.get()).await
+    }
+
+    async fn release(&self, id: &str) {
+        self.environments.release(id);
     }
 }
 

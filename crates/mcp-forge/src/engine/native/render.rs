@@ -1,9 +1,10 @@
 //! From a sandbox as the server thinks of it to a jail as the kernel builds it. Pure.
 
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use jail::spec::{File, JailLimits, JailSpec, Layer, Link, Tree};
+use tokio::sync::OnceCell;
 
 use super::Interpreter;
 use crate::{
@@ -22,41 +23,45 @@ const ENVIRONMENT: &str = "/opt/environment";
 /// Where the runner's source appears.
 const RUNNER: &str = "/opt/mcp-forge";
 
-/// What the engine found on this host, once.
-#[derive(Debug)]
-pub(super) struct Host {
+/// An interpreter of this host, and the runner as it compiles it, once somebody had the time to ask.
+#[derive(Debug, Clone)]
+pub(super) struct Base {
     pub(super) interpreter: Interpreter,
-    /// The private copy that stands for the host's `/usr`, if so configured.
-    private_root: Option<PathBuf>,
-    /// Trees and links that depend on how this host lays out its root.
-    trees: Vec<Tree>,
-    links: Vec<Link>,
-    /// The runner as this interpreter compiles it, once somebody had the time to ask.
-    runner: OnceLock<Vec<File>>,
+    runner: Arc<OnceLock<Vec<File>>>,
+    /// Modules of its standard library, of those that somebody asked about.
+    standard: Arc<OnceCell<Vec<String>>>,
 }
 
-impl Host {
-    /// Looks at the host's root directory.
-    pub(super) fn read(interpreter: Interpreter, private_root: Option<PathBuf>) -> Self {
-        let (trees, links) = match &private_root {
-            None => host_root(),
-            Some(root) => (vec![opaque(&root.join("usr"), "/usr")], merged_links()),
-        };
-        let mut host = Self {
+impl Base {
+    pub(super) fn new(interpreter: Interpreter) -> Self {
+        Self {
             interpreter,
-            private_root,
-            trees,
-            links,
-            runner: OnceLock::new(),
-        };
-        host.add_interpreter();
-        host.add_environment();
-        host
+            runner: Arc::default(),
+            standard: Arc::default(),
+        }
+    }
+
+    /// Of these modules those of its standard library. Always asked about the same ones: the answer is
+    /// kept.
+    pub(super) async fn standard(&self, modules: &[&str]) -> &[String] {
+        self.standard
+            .get_or_init(|| self.interpreter.standard(modules))
+            .await
+    }
+
+    /// The same without the packages of a virtual environment that it was found through.
+    pub(super) fn plain(&self) -> Self {
+        let mut plain = self.clone();
+        plain.interpreter.environment = None;
+        plain
     }
 
     /// Has the interpreter compile the runner, for all sandboxes from now on: each would take a third
     /// of its start for it, and a zygote keeps the compiler's leavings for all of its forks.
     pub(super) async fn compile_runner(&self) -> Result<(), String> {
+        if self.runner.get().is_some() {
+            return Ok(());
+        }
         let compiled = self.interpreter.compile(RUNNER, source::FILES).await?;
         let files = compiled.into_iter().map(|(name, content)| File {
             path: format!("{RUNNER}/{name}c"),
@@ -66,32 +71,92 @@ impl Host {
         self.runner.set(files.collect()).ok();
         Ok(())
     }
+}
+
+/// What the engine found on this host, once.
+#[derive(Debug)]
+pub(super) struct Host {
+    pub(super) base: Base,
+    /// The private copy that stands for the host's `/usr`, if so configured.
+    private_root: Option<PathBuf>,
+    /// The directory `lib` with the packages that are shown as a virtual environment's.
+    packages: Option<PathBuf>,
+    /// Trees and links that depend on how this host lays out its root.
+    trees: Vec<Tree>,
+    links: Vec<Link>,
+}
+
+impl Host {
+    /// Looks at the host's root directory. The packages are those of the virtual environment that the
+    /// interpreter was found through, if any.
+    pub(super) fn read(base: Base, private_root: Option<PathBuf>) -> Self {
+        let environment = base.interpreter.environment.as_ref();
+        let packages = environment.map(|environment| match &private_root {
+            None => environment.join("lib"),
+            Some(root) => root.join("environment"),
+        });
+        Self::with_packages(base, private_root, packages)
+    }
+
+    /// The same with these packages and no others: the directory holds `pythonX.Y/site-packages`.
+    pub(super) fn with_packages(
+        base: Base,
+        private_root: Option<PathBuf>,
+        packages: Option<PathBuf>,
+    ) -> Self {
+        let (trees, links) = match &private_root {
+            None => host_root(),
+            Some(root) => (vec![opaque(&root.join("usr"), "/usr")], merged_links()),
+        };
+        let mut host = Self {
+            base,
+            private_root,
+            packages,
+            trees,
+            links,
+        };
+        host.add_interpreter();
+        host.add_environment();
+        host
+    }
 
     /// Inside, the interpreter is at the same path if `/usr` holds it, else at [`PYTHON`].
-    fn python(&self) -> PathBuf {
+    pub(super) fn python(&self) -> PathBuf {
         let inside = Path::new(&self.prefix()).join("bin");
         let name = self
+            .base
             .interpreter
             .executable
             .file_name()
             .unwrap_or("python3".as_ref());
         if self.in_usr() {
-            self.interpreter.executable.clone()
+            self.base.interpreter.executable.clone()
         } else {
             inside.join(name)
         }
     }
 
+    /// What a build job sees of this host: the same trees and links, and no runner.
+    pub(super) fn for_job(&self) -> (Vec<Tree>, Vec<Link>, Vec<File>, Vec<(String, String)>) {
+        let files = ETC.iter().map(|(path, content)| file(path, content));
+        (
+            self.trees.clone(),
+            self.links.clone(),
+            files.collect(),
+            self.environment(),
+        )
+    }
+
     fn prefix(&self) -> String {
         if self.in_usr() {
-            self.interpreter.base_prefix.display().to_string()
+            self.base.interpreter.base_prefix.display().to_string()
         } else {
             PYTHON.to_owned()
         }
     }
 
     fn in_usr(&self) -> bool {
-        self.interpreter.base_prefix.starts_with("/usr")
+        self.base.interpreter.base_prefix.starts_with("/usr")
     }
 
     fn add_interpreter(&mut self) {
@@ -99,12 +164,12 @@ impl Host {
             return;
         }
         let source = self.private_root.as_ref().map_or_else(
-            || self.interpreter.base_prefix.clone(),
+            || self.base.interpreter.base_prefix.clone(),
             |root| root.join("python"),
         );
         self.trees.push(opaque(&source, PYTHON));
         // Nix keeps a package's libraries under their full paths.
-        if self.interpreter.base_prefix.starts_with("/nix") && self.private_root.is_none() {
+        if self.base.interpreter.base_prefix.starts_with("/nix") && self.private_root.is_none() {
             self.trees.push(Tree {
                 source: "/nix/store".to_owned(),
                 target: "/nix/store".to_owned(),
@@ -116,15 +181,11 @@ impl Host {
     /// A virtual environment is rebuilt around its own `lib`: its links and its `pyvenv.cfg` name
     /// host paths that do not exist inside.
     fn add_environment(&mut self) {
-        let Some(environment) = &self.interpreter.environment else {
+        let Some(packages) = &self.packages else {
             return;
         };
-        let library = self
-            .private_root
-            .as_ref()
-            .map_or_else(|| environment.join("lib"), |root| root.join("environment"));
         self.trees
-            .push(opaque(&library, &format!("{ENVIRONMENT}/lib")));
+            .push(opaque(packages, &format!("{ENVIRONMENT}/lib")));
         let python = self.python().display().to_string();
         for name in ["python", "python3"] {
             self.links.push(Link {
@@ -136,7 +197,7 @@ impl Host {
 
     /// The program to execute.
     fn program(&self) -> String {
-        match self.interpreter.environment {
+        match self.packages {
             Some(_) => format!("{ENVIRONMENT}/bin/python3"),
             None => self.python().display().to_string(),
         }
@@ -147,7 +208,7 @@ impl Host {
             .iter()
             .map(|(path, content)| file(path, content))
             .collect();
-        match self.runner.get() {
+        match self.base.runner.get() {
             Some(compiled) => files.extend_from_slice(compiled),
             None => files.extend(
                 source::FILES
@@ -155,8 +216,8 @@ impl Host {
                     .map(|(name, content)| file(&format!("{RUNNER}/{name}"), content)),
             ),
         }
-        if self.interpreter.environment.is_some() {
-            let (major, minor, micro) = self.interpreter.version;
+        if self.packages.is_some() {
+            let (major, minor, micro) = self.base.interpreter.version;
             let home = self
                 .python()
                 .parent()
@@ -179,7 +240,7 @@ impl Host {
             path.insert(0, &bin);
         }
         let own = format!("{ENVIRONMENT}/bin");
-        if self.interpreter.environment.is_some() {
+        if self.packages.is_some() {
             path.insert(0, &own);
         }
         let path = path.join(":");
@@ -192,7 +253,7 @@ impl Host {
             let bundle = "/usr/share/ca-certificates.crt".to_owned();
             variables.push(("SSL_CERT_FILE".to_owned(), bundle));
         }
-        if self.interpreter.shared_library && !self.in_usr() {
+        if self.base.interpreter.shared_library && !self.in_usr() {
             // Its run path names the host's directory.
             variables.push(("LD_LIBRARY_PATH".to_owned(), format!("{PYTHON}/lib")));
         }
@@ -279,6 +340,7 @@ pub(super) fn jail_spec(spec: &SandboxSpec, host: &Host, required: Vec<Layer>) -
         required,
         zygote: false,
         own_networks: false,
+        job: None,
     }
 }
 
@@ -335,7 +397,7 @@ fn merged_links() -> Vec<Link> {
         .to_vec()
 }
 
-fn opaque(source: &Path, target: &str) -> Tree {
+pub(super) fn opaque(source: &Path, target: &str) -> Tree {
     Tree {
         source: source.display().to_string(),
         target: target.to_owned(),
@@ -343,7 +405,7 @@ fn opaque(source: &Path, target: &str) -> Tree {
     }
 }
 
-fn file(path: &str, content: &str) -> File {
+pub(super) fn file(path: &str, content: &str) -> File {
     File {
         path: path.to_owned(),
         content: content.to_owned(),
@@ -400,11 +462,11 @@ mod tests {
             shared_library,
         };
         let mut host = Host {
-            interpreter,
+            packages: environment.map(|environment| Path::new(environment).join("lib")),
+            base: Base::new(interpreter),
             private_root: None,
             trees: Vec::new(),
             links: Vec::new(),
-            runner: OnceLock::new(),
         };
         host.add_interpreter();
         host.add_environment();

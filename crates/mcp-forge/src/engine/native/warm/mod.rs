@@ -3,14 +3,14 @@
 //! There is one pool for each *tier*: the bare interpreter, and some with common packages imported.
 //! The imports that a turn's code names decide which serves it.
 
-use std::{path::Path, sync::Arc};
+use std::{path::PathBuf, sync::Arc};
 
 use jail::spec::{JailLimits, JailSpec};
 
 use super::render;
 use crate::{
     config::Profile,
-    engine::{LaunchError, Purpose, Sandbox, SandboxSpec},
+    engine::{Environment, LaunchError, Purpose, Sandbox, SandboxSpec},
     runner::source,
 };
 
@@ -25,6 +25,16 @@ use pool::Pool;
 pub(super) struct Warm {
     tiers: Vec<Tier>,
     pools: Vec<Arc<Pool>>,
+}
+
+/// What all zygotes of the pools have in common.
+#[derive(Debug, Clone)]
+pub(super) struct Origin {
+    /// This program's own binary.
+    pub(super) jail: PathBuf,
+    pub(super) profile: Profile,
+    /// The packages that they see, if not the interpreter's own.
+    pub(super) environment: Option<Arc<Environment>>,
 }
 
 /// What a zygote has imported.
@@ -73,18 +83,12 @@ const BARE: &str = "bare";
 
 impl Warm {
     /// Pools that are empty, of zygotes that do not run yet. At most `ready` sandboxes wait in each.
-    pub(super) fn new(
-        jail: &Path,
-        zygote: &JailSpec,
-        profile: Profile,
-        tiers: Vec<Tier>,
-        ready: usize,
-    ) -> Self {
+    pub(super) fn new(origin: &Origin, zygote: &JailSpec, tiers: Vec<Tier>, ready: usize) -> Self {
         let pools = tiers
             .iter()
             .map(|tier| {
                 let spec = render::with_modules(zygote.clone(), &tier.modules);
-                Pool::new(jail.to_owned(), spec, profile, ready)
+                Pool::new(origin.clone(), spec, ready)
             })
             .collect();
         Self { tiers, pools }

@@ -5,10 +5,9 @@
 
 use std::{
     collections::VecDeque,
-    path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -20,11 +19,11 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::zygote::{Fork, Zygote};
-use crate::{
-    config::Profile,
-    engine::{LaunchError, Purpose, Sandbox},
+use super::{
+    Origin,
+    zygote::{Fork, Zygote},
 };
+use crate::engine::{LaunchError, Purpose, Sandbox};
 
 /// Sandboxes that wait, at least. The number doubles each time there was none, up to what the operator
 /// allows, which may be less than this.
@@ -45,9 +44,8 @@ const RETRY_DELAY: Duration = Duration::from_secs(10);
 
 /// A zygote, and the sandboxes it has made that wait for code.
 pub(super) struct Pool {
-    jail: PathBuf,
+    origin: Origin,
     spec: JailSpec,
-    profile: Profile,
     /// What waiting sandboxes are limited to.
     limits: JailLimits,
     zygote: AsyncMutex<Current>,
@@ -55,6 +53,8 @@ pub(super) struct Pool {
     target: AtomicUsize,
     /// What `target` never exceeds; with 0 each sandbox is forked when it is asked for.
     most_ready: usize,
+    /// Whether anything was made ahead yet.
+    is_begun: AtomicBool,
     /// A sandbox was taken, or the pool is gone.
     taken: Arc<Notify>,
     /// A turn is over, or none is ready: the time to make more.
@@ -83,21 +83,16 @@ impl std::fmt::Debug for Pool {
 impl Pool {
     /// A pool that is empty, of a zygote that does not run yet; `most_ready` sandboxes of it may wait.
     /// Made where a runtime is.
-    pub(super) fn new(
-        jail: PathBuf,
-        spec: JailSpec,
-        profile: Profile,
-        most_ready: usize,
-    ) -> Arc<Self> {
+    pub(super) fn new(origin: Origin, spec: JailSpec, most_ready: usize) -> Arc<Self> {
         let pool = Arc::new(Self {
-            jail,
-            profile,
+            origin,
             limits: spec.limits,
             spec,
             zygote: AsyncMutex::default(),
             ready: Mutex::default(),
             target: AtomicUsize::new(LEAST_READY.min(most_ready)),
             most_ready,
+            is_begun: AtomicBool::new(false),
             taken: Arc::default(),
             ended: Arc::default(),
             name: std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0),
@@ -140,6 +135,7 @@ impl Pool {
     /// As [`Self::take`].
     pub(super) async fn prepare(&self) -> Result<(), LaunchError> {
         self.zygote().await?;
+        self.is_begun.store(true, Ordering::Relaxed);
         while self.shortage() > 0 {
             let fork = self.fork(self.limits, true).await?;
             self.lock().push_back(fork);
@@ -189,7 +185,7 @@ impl Pool {
             limits,
             has_time,
         };
-        let forked = zygote.fork(&spec, self.profile, &self.ended).await;
+        let forked = zygote.fork(&spec, self.origin.profile, &self.ended).await;
         if forked.is_err() {
             // The next one starts anew; what this one has forked lives on until it is used.
             let mut current = self.zygote.lock().await;
@@ -215,7 +211,7 @@ impl Pool {
             id: self.fresh_id("zygote"),
             ..self.spec.clone()
         };
-        let started = Zygote::start(&self.jail, &spec, self.profile).await;
+        let started = Zygote::start(&self.origin, &spec).await;
         current.failed = started.is_err().then(Instant::now);
         let zygote = Arc::new(started?);
         current.zygote = Some(Arc::clone(&zygote));
@@ -223,7 +219,14 @@ impl Pool {
     }
 
     async fn refill(&self) {
-        if !self.is_low() {
+        let is_first = !self.is_begun.swap(true, Ordering::Relaxed);
+        if is_first {
+            // Somebody waits for the zygote, and then for its first fork: that comes before any other.
+            if self.zygote().await.is_err() {
+                return;
+            }
+            sleep(REFILL_DELAY).await;
+        } else if !self.is_low() {
             tokio::select! {
                 () = self.ended.notified() => {}
                 () = sleep(REFILL_DELAY) => {}
@@ -231,7 +234,7 @@ impl Pool {
         }
         while self.shortage() > 0 {
             // While some are ready nobody waits: their successors may use the time to rehearse.
-            let has_time = !self.is_low();
+            let has_time = is_first || !self.is_low();
             let batch = self.shortage().min(BATCH);
             let forks = join_all((0..batch).map(|_| self.fork(self.limits, has_time))).await;
             let mut failed = None;

@@ -3,7 +3,6 @@
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd},
-    path::Path,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -28,7 +27,7 @@ use crate::{
     },
 };
 
-use super::guard::ForkGuard;
+use super::{Origin, guard::ForkGuard};
 
 /// Forks of one zygote, at most: they share its address layout and its hash seed.
 const MOST_FORKS: u64 = 10_000;
@@ -50,13 +49,10 @@ impl Zygote {
     /// # Errors
     ///
     /// [`LaunchError`]; nothing is left running.
-    pub(super) async fn start(
-        jail: &Path,
-        spec: &JailSpec,
-        profile: Profile,
-    ) -> Result<Self, LaunchError> {
+    pub(super) async fn start(origin: &Origin, spec: &JailSpec) -> Result<Self, LaunchError> {
         let failed = |error: io::Error| LaunchError::Start(error.to_string());
-        let mut line = LifeLine::spawn(jail, &spec.id).map_err(failed)?;
+        let environment = origin.environment.clone();
+        let mut line = LifeLine::spawn(&origin.jail, &spec.id, environment).map_err(failed)?;
         // Pipes, as its forks will have: the interpreter's streams are made for what they find.
         let (stdout, _unread) = output_pipe().map_err(failed)?;
         let (stderr, _unread) = output_pipe().map_err(failed)?;
@@ -64,7 +60,7 @@ impl Zygote {
         send(&mut line.socket, spec, &streams)
             .await
             .map_err(failed)?;
-        isolation(line.entered().await?, profile)?;
+        isolation(line.entered().await?, origin.profile)?;
         Ok(Self {
             line: Mutex::new(line),
             forks: AtomicU64::new(0),
