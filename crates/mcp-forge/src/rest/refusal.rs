@@ -3,8 +3,8 @@
 use http::StatusCode;
 
 use crate::{
-    bridge::GrantError, engine::LaunchError, service::ServiceError, session::SessionError,
-    web::Problem,
+    bridge::GrantError, engine::LaunchError, environments::EnvironmentsError,
+    service::ServiceError, session::SessionError, web::Problem,
 };
 
 /// The answer to a refused request.
@@ -34,9 +34,9 @@ pub(super) fn problem(error: &ServiceError) -> Problem {
 
 fn status(error: &ServiceError) -> StatusCode {
     match error {
-        ServiceError::Rejected { .. }
-        | ServiceError::NotAvailableYet { .. }
-        | ServiceError::Grant(GrantError::Unknown { .. }) => StatusCode::BAD_REQUEST,
+        ServiceError::Rejected { .. } | ServiceError::Grant(GrantError::Unknown { .. }) => {
+            StatusCode::BAD_REQUEST
+        }
         ServiceError::Forbidden { .. } | ServiceError::Launch(LaunchError::Forbidden(_)) => {
             StatusCode::FORBIDDEN
         }
@@ -48,6 +48,7 @@ fn status(error: &ServiceError) -> StatusCode {
         | ServiceError::Grant(GrantError::Unavailable { .. })
         | ServiceError::Environment(_) => StatusCode::SERVICE_UNAVAILABLE,
         ServiceError::Session(error) => of_session(error),
+        ServiceError::Environments(error) => of_environments(error),
         ServiceError::Audit(_) | ServiceError::Random(_) => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
@@ -75,10 +76,36 @@ fn of_session(error: &SessionError) -> StatusCode {
     }
 }
 
+fn of_environments(error: &EnvironmentsError) -> StatusCode {
+    match error {
+        EnvironmentsError::Unknown(_) | EnvironmentsError::UnknownTemplate { .. } => {
+            StatusCode::NOT_FOUND
+        }
+        EnvironmentsError::Disabled
+        | EnvironmentsError::Refused(_)
+        | EnvironmentsError::NeedsApproval(_)
+        | EnvironmentsError::Vulnerable(_) => StatusCode::FORBIDDEN,
+        EnvironmentsError::TooManyBuilds { .. } => StatusCode::TOO_MANY_REQUESTS,
+        EnvironmentsError::Field { .. }
+        | EnvironmentsError::Python(_)
+        | EnvironmentsError::Resolve(_)
+        | EnvironmentsError::Lock(_)
+        | EnvironmentsError::Install(_)
+        | EnvironmentsError::TooLarge { .. }
+        | EnvironmentsError::Import(_) => StatusCode::UNPROCESSABLE_ENTITY,
+        EnvironmentsError::Uv(_)
+        | EnvironmentsError::TimedOut(_)
+        | EnvironmentsError::Tree(_)
+        | EnvironmentsError::Launch(_) => StatusCode::SERVICE_UNAVAILABLE,
+        EnvironmentsError::Store(_)
+        | EnvironmentsError::Audit(_)
+        | EnvironmentsError::Files { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
 fn field(error: &ServiceError) -> Option<&str> {
     match error {
         ServiceError::Rejected { field, .. } | ServiceError::Forbidden { field, .. } => Some(field),
-        ServiceError::NotAvailableYet { field, .. } => Some(field),
         ServiceError::Grant(_) => Some("mcp_tools"),
         _ => None,
     }

@@ -8,9 +8,13 @@ use std::{sync::Arc, time::Duration};
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::{
+    sync::{CancellationToken, DropGuard},
+    task::TaskTracker,
+};
 
 mod context;
+mod environments;
 mod fields;
 mod imports;
 mod metrics;
@@ -24,6 +28,7 @@ mod slots;
 mod spawn;
 
 pub use context::{ContextKept, ContextRequest, ContextView};
+pub use environments::{BuildEnvironmentRequest, EnvironmentDeleted};
 pub use ready::Readiness;
 pub use request::{ExecuteRequest, LimitsRequest};
 pub use response::{ExecuteResponse, UsageView};
@@ -34,7 +39,8 @@ use crate::{
     audit::{Audit, AuditError, Pending, fields},
     bridge::{Bridge, Grant, GrantError},
     config::Config,
-    engine::{Engine, Guard, Isolation, LaunchError, Purpose, SandboxSpec},
+    engine::{Engine, Environment, Guard, Isolation, LaunchError, Purpose, SandboxSpec},
+    environments::{Environments, EnvironmentsError},
     limits::LimitsView,
     names::{Principal, SessionName},
     policy::Violation,
@@ -46,6 +52,9 @@ use records::AuditedTools;
 use request::Checked;
 use slots::{Slot, Slots};
 
+/// Between two looks at which environments nobody uses any more.
+const TIDY_EVERY: Duration = Duration::from_hours(1);
+
 /// The application: one a process, shared by every front door.
 #[derive(Debug)]
 pub struct Service {
@@ -54,9 +63,13 @@ pub struct Service {
     bridge: Arc<Bridge>,
     audit: Audit,
     sessions: Sessions,
+    environments: Environments,
     slots: Slots,
     /// Sandboxes whose turn is over and that are not gone yet.
     endings: TaskTracker,
+    /// Cancelled when the service ends, or is gone.
+    ending: CancellationToken,
+    _ended: DropGuard,
     /// What a sandbox says of itself; asked once, kept only when it answered.
     environment: OnceCell<Value>,
     last_probe: ready::LastProbe,
@@ -86,14 +99,9 @@ pub enum ServiceError {
     /// A session could not do what it was asked; see the error for what it means.
     #[error(transparent)]
     Session(#[from] SessionError),
-    /// A field whose feature does not exist yet. Nothing ran.
-    #[error("{message}")]
-    NotAvailableYet {
-        /// The field.
-        field: &'static str,
-        /// What to do today.
-        message: String,
-    },
+    /// An environment could not be built or used; see the error for what it means. No code ran.
+    #[error(transparent)]
+    Environments(Box<EnvironmentsError>),
     /// There is no such tool.
     #[error("there is no tool `{0}`; mcp://forge/tools/available lists those that there are")]
     UnknownTool(String),
@@ -157,13 +165,13 @@ impl ServiceError {
         match self {
             Self::Rejected { .. }
             | Self::Forbidden { .. }
-            | Self::NotAvailableYet { .. }
             | Self::UnknownTool(_)
             | Self::NoContext(_)
             | Self::ContextVersion { .. }
             | Self::TooManyContexts(_)
             | Self::Grant(GrantError::Unknown { .. }) => true,
             Self::Session(error) => error.is_callers(),
+            Self::Environments(error) => error.is_callers(),
             _ => false,
         }
     }
@@ -193,14 +201,19 @@ impl Service {
             Arc::clone(&store),
             audit.clone(),
         );
+        let ending = CancellationToken::new();
+        let environments = Environments::new(&config, Arc::clone(&engine), store, audit.clone());
         Arc::new(Self {
             config,
             engine,
             bridge,
             audit,
             sessions,
+            environments,
             slots,
             endings: TaskTracker::new(),
+            _ended: ending.clone().drop_guard(),
+            ending,
             environment: OnceCell::new(),
             last_probe: ready::LastProbe::default(),
             metrics: metrics::Metrics::default(),
@@ -216,11 +229,22 @@ impl Service {
                 tracing::warn!(%error, "no sandboxes are made ahead");
             }
         });
+        let (environments, ending) = (self.environments.clone(), self.ending.clone());
+        tokio::spawn(ending.run_until_cancelled_owned(async move {
+            let mut ticks = tokio::time::interval(TIDY_EVERY);
+            loop {
+                ticks.tick().await;
+                if let Err(error) = environments.tidy().await {
+                    tracing::warn!(%error, "environments could not be tidied up");
+                }
+            }
+        }));
     }
 
     /// Ends the sessions and the upstreams, and waits for the last sandboxes to be gone. Executions
     /// are ended by dropping their futures, which the front door holds.
     pub async fn shutdown(&self) {
+        self.ending.cancel();
         self.sessions.shutdown().await;
         self.endings.close();
         self.endings.wait().await;
@@ -326,7 +350,7 @@ impl Service {
             .begin("execution", records::started(&id, principal, &checked))?;
         let running = self.metrics.begin(checked.session.is_some());
         let ended = match &checked.session {
-            None => self.run(&id, &checked, observer).await,
+            None => self.run((principal, &id), &checked, observer).await,
             Some(session) => {
                 let name = SessionName {
                     principal: principal.clone(),
@@ -359,13 +383,15 @@ impl Service {
 
     async fn run(
         &self,
-        id: &str,
+        (principal, id): (&Principal, &str),
         checked: &Checked,
         observer: &mut dyn Observer,
     ) -> Result<ExecuteResponse, ServiceError> {
+        let environment = self.environment_for(principal, checked, observer).await?;
         let slot = self.slots.take().await?;
         let grant = Arc::new(self.bridge.grant(&checked.tools).await?);
-        let (report, isolation) = self.run_turn((id, slot), checked, &grant, observer).await?;
+        let place = (id, slot, environment);
+        let (report, isolation) = self.run_turn(place, checked, &grant, observer).await?;
         Ok(response::assemble(
             id.to_owned(),
             checked,
@@ -378,7 +404,7 @@ impl Service {
     /// The sandbox's whole life: both ends of it are in the audit log, whichever way it ends.
     async fn run_turn(
         &self,
-        (id, slot): (&str, Slot),
+        (id, slot, environment): (&str, Slot, Option<Arc<Environment>>),
         checked: &Checked,
         grant: &Arc<Grant>,
         observer: &mut dyn Observer,
@@ -395,7 +421,7 @@ impl Service {
             id: id.to_owned(),
             limits: checked.limits.clone(),
             purpose: Purpose::Turn(imports::scan(&checked.code)),
-            environment: None,
+            environment,
         };
         let sandbox = match self.engine.launch(&spec).await {
             Ok(sandbox) => sandbox,

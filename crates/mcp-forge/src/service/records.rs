@@ -48,7 +48,6 @@ pub(super) fn refused(principal: &Principal, refusal: &ServiceError) -> Map<Stri
         ServiceError::Forbidden { field, message } => {
             json!({"field": field, "reason": message, "success": false})
         }
-        ServiceError::NotAvailableYet { field, .. } => json!({"field": field, "success": false}),
         _ => json!({"success": false}),
     });
     told.insert("principal".to_owned(), principal.as_str().into());

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use super::{
     ServiceError,
+    environments::selected,
     fields::{Fields, rejected},
 };
 use crate::{
@@ -17,6 +18,7 @@ use crate::{
         Backend, Config,
         size::{duration_from_seconds, parse_bytes, show_size},
     },
+    environments::Selection,
     limits::Limits,
     names::SessionId,
     session::Volume,
@@ -49,9 +51,9 @@ pub struct ExecuteRequest {
     pub timeout: Option<f64>,
     /// Copied into the session before the code runs, for example {"shared/readonly/data": "/workspace/data"}. There are `shared/readonly`, `uploads/{session_id}` and `sessions/{session_id}`, and what lies in them.
     pub volumes: Option<Map<String, Value>>,
-    /// Name of a custom environment to run in. Not available yet: leave it out.
+    /// Name of a custom environment to run in, as `build_custom_environment` made it. A session keeps the one that it started with.
     pub custom_image: Option<String>,
-    /// Name of a template environment to run in. Only `default` is available yet.
+    /// Name of a template environment to run in, built at its first use; `default` for none. `mcp://forge/environments/list` has those that there are.
     pub environment: Option<String>,
     /// Limits other than the defaults.
     pub limits: Option<LimitsRequest>,
@@ -137,6 +139,10 @@ pub(super) struct Checked {
     pub(super) limits: Limits,
     /// None: a fresh sandbox.
     pub(super) session: Option<CheckedSession>,
+    /// None: the interpreter's own packages.
+    pub(super) environment: Option<Selection>,
+    /// Whether the request says which, `default` included.
+    pub(super) has_own_environment: bool,
 }
 
 /// The session that a request is for.
@@ -150,7 +156,9 @@ pub(super) struct CheckedSession {
 
 /// Checks every field of a request against the configuration. Pure: nothing has happened yet.
 pub(super) fn check(request: ExecuteRequest, config: &Config) -> Result<Checked, ServiceError> {
-    refuse_what_is_not_available(&request)?;
+    let templates = &config.environments.templates;
+    let (environment, has_own_environment) =
+        selected(&request, |name| templates.get(name).is_some())?;
     check_code(&request.code)?;
     let session = check_session(&request, config)?;
     let tools = check_tools(request.mcp_tools.unwrap_or_default())?;
@@ -160,6 +168,8 @@ pub(super) fn check(request: ExecuteRequest, config: &Config) -> Result<Checked,
         tools,
         limits,
         session,
+        environment,
+        has_own_environment,
     })
 }
 
@@ -240,24 +250,6 @@ pub(super) fn mint_session_id() -> Result<SessionId, ServiceError> {
     let random = super::execution_id()?;
     SessionId::parse(&format!("s-{}", &random[..16]))
         .map_err(|rule| rejected("session_id", rule.to_string()))
-}
-
-/// Parameters of later features are refused, never ignored: ignoring one would run the code
-/// somewhere else than the caller believes.
-fn refuse_what_is_not_available(request: &ExecuteRequest) -> Result<(), ServiceError> {
-    if request.custom_image.is_some() {
-        return Err(not_yet(
-            "custom_image",
-            "custom environments are not available yet. Leave it out; `mcp://forge/environment/info` lists the packages that are installed.",
-        ));
-    }
-    match request.environment.as_deref() {
-        None | Some("default") => Ok(()),
-        Some(_) => Err(not_yet(
-            "environment",
-            "template environments are not available yet. Leave it out; `mcp://forge/environment/info` lists the packages that are installed.",
-        )),
-    }
 }
 
 fn check_code(code: &str) -> Result<(), ServiceError> {
@@ -423,11 +415,4 @@ fn check_size(
         ));
     }
     Ok(bytes)
-}
-
-fn not_yet(field: &'static str, what_to_do: &str) -> ServiceError {
-    ServiceError::NotAvailableYet {
-        field,
-        message: format!("`{field}`: {what_to_do}"),
-    }
 }

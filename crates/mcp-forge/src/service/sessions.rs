@@ -140,6 +140,7 @@ impl Service {
         (name, session): (&SessionName, &CheckedSession),
         (observer, interrupt): (&mut dyn Observer, CancellationToken),
     ) -> Result<ExecuteResponse, ServiceError> {
+        let packages = self.packages_for(name, checked, observer).await?;
         let grant = Arc::new(self.bridge.grant(&checked.tools).await?);
         let (granted, stubs) = (grant.names(), grant.stubs());
         let turn = SessionTurn {
@@ -154,8 +155,8 @@ impl Service {
             limits: checked.limits.clone(),
             has_own_limits: session.has_own_limits,
             volumes: session.volumes.clone(),
-            packages: None,
-            has_own_packages: false,
+            packages,
+            has_own_packages: checked.has_own_environment,
             interrupt,
         };
         let answer = Box::pin(self.sessions.turn(name, turn, observer)).await?;

@@ -21,7 +21,9 @@ pub struct SpawnRequest {
     pub limits: Option<LimitsRequest>,
     /// Copied into it, as for an execution.
     pub volumes: Option<Map<String, Value>>,
-    /// Name of a template environment. Only `default` is available yet.
+    /// Name of a custom environment, as for an execution.
+    pub custom_image: Option<String>,
+    /// Name of a template environment, as for an execution.
     pub environment: Option<String>,
 }
 
@@ -32,7 +34,13 @@ impl SpawnRequest {
     ///
     /// [`ServiceError::Rejected`]; nothing has happened.
     pub fn from_json(mut parameters: Map<String, Value>) -> Result<Self, ServiceError> {
-        const KNOWN: [&str; 4] = ["session_id", "limits", "volumes", "environment"];
+        const KNOWN: [&str; 5] = [
+            "session_id",
+            "limits",
+            "volumes",
+            "custom_image",
+            "environment",
+        ];
         if let Some(name) = parameters
             .keys()
             .find(|name| !KNOWN.contains(&name.as_str()))
@@ -48,6 +56,7 @@ impl SpawnRequest {
             session_id: request.session_id,
             limits: request.limits,
             volumes: request.volumes,
+            custom_image: request.custom_image,
             environment: request.environment,
         })
     }
@@ -70,6 +79,7 @@ impl Service {
             session_id: Some(request.session_id.unwrap_or_else(|| "new".to_owned())),
             limits: request.limits,
             volumes: request.volumes,
+            custom_image: request.custom_image,
             environment: request.environment,
             ..ExecuteRequest::default()
         };

@@ -252,6 +252,11 @@ impl Sessions {
         &self.inner.store
     }
 
+    /// Whether a session has an interpreter in this process, or is getting one.
+    pub fn is_live(&self, name: &SessionName) -> bool {
+        self.inner.facts(name).is_some()
+    }
+
     /// Under which name the packages are found that a session's next interpreter starts with.
     ///
     /// # Errors

@@ -118,7 +118,8 @@ impl Task {
     pub(super) async fn open(
         &mut self,
         origin: Origin,
-        (limits, packages): (Limits, Option<Packages>),
+        limits: Limits,
+        (packages, has_own_packages): (Option<Packages>, bool),
     ) -> Result<Opened, SessionError> {
         let (record, is_new) = match self.inner.store.claim(&self.name).await? {
             Claim::Taken { record, is_new } => (record, is_new),
@@ -133,6 +134,16 @@ impl Task {
             }
         };
         let generation = record.generation;
+        let is_same = |packages: &Option<Packages>| {
+            packages.as_ref().map(|it| &it.label) == record.packages.as_ref()
+        };
+        if matches!(origin, Origin::Store) && !is_new && !has_own_packages && !is_same(&packages) {
+            // It lived when the call was made, and so its packages were not looked for.
+            self.inner.store.give_back(&self.name, is_new).await?;
+            let id = self.name.id.clone();
+            let reason = "make the call again, and it starts with its environment".to_owned();
+            return Err(SessionError::Ended { id, reason });
+        }
         let opened = match origin {
             Origin::Store => self.start((generation, is_new), limits, packages).await,
             Origin::Copy(copied) if is_new => self.adopt(generation, *copied).await,

@@ -111,10 +111,14 @@ impl Task {
             Origin::Copy(_) => None,
         };
         let (limits, packages) = match &first {
-            Some(Message::Turn(job)) => (job.turn.limits.clone(), job.turn.packages.clone()),
-            _ => (self.inner.settings.default_limits.clone(), None),
+            Some(Message::Turn(job)) => {
+                let turn = &job.turn;
+                let packages = (turn.packages.clone(), turn.has_own_packages);
+                (turn.limits.clone(), packages)
+            }
+            _ => (self.inner.settings.default_limits.clone(), (None, false)),
         };
-        let opened = Box::pin(self.open(origin, (limits, packages))).await;
+        let opened = Box::pin(self.open(origin, limits, packages)).await;
         match opened {
             Ok(Opened::Live(live)) => Box::pin(self.serve(*live, first)).await,
             Ok(Opened::Lost { generation, reason }) => {

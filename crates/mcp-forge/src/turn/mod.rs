@@ -120,6 +120,9 @@ pub trait Tools: Send + Sync {
 pub trait Observer: Send {
     /// A piece of output. Already bounded in total by the turn's caps.
     fn output(&mut self, stream: Stream, text: &str);
+
+    /// What is done before the code can run, for whoever waits: a build's progress.
+    fn status(&mut self, _text: &str) {}
 }
 
 /// One of the two output streams.

@@ -202,7 +202,7 @@ impl Jobs {
         // A build starts from the bare interpreter.
         found.environment = None;
         let (executable, version) = (found.executable.clone(), found.version);
-        let host = render::Host::read(found, None);
+        let host = render::Host::read(render::Base::new(found), None);
         let known = Arc::new(Known {
             python: JobPython {
                 program: host.python().display().to_string(),
@@ -544,7 +544,7 @@ mod tests {
             version: (3, 12, 4),
             shared_library: true,
         };
-        let host = render::Host::read(found, None);
+        let host = render::Host::read(render::Base::new(found), None);
         Known {
             python: JobPython {
                 program: host.python().display().to_string(),
@@ -561,8 +561,7 @@ mod tests {
         let build = Path::new("/srv/data/build/x");
         let mut jail = render_job(&spec(build), build, &known(), vec![Layer::Seccomp]);
         // How this host lays out its root is another test's.
-        jail.trees
-            .retain(|tree| tree.target.starts_with("/opt"));
+        jail.trees.retain(|tree| tree.target.starts_with("/opt"));
         jail.links.clear();
         jail.files.retain(|file| !file.path.starts_with("/etc"));
         insta::assert_json_snapshot!(jail);

@@ -86,7 +86,7 @@ pub(super) async fn launch_job(
     let (_, their_control) = socket_pair().map_err(failed)?;
     let (their_stdout, stdout) = output_pipe().map_err(failed)?;
     let (their_stderr, stderr) = output_pipe().map_err(failed)?;
-    let mut keeper = LifeLine::spawn(jail, &spec.id).map_err(failed)?;
+    let mut keeper = LifeLine::spawn(jail, &spec.id, None).map_err(failed)?;
     let theirs = [&their_control, &their_stdout, &their_stderr].map(AsFd::as_fd);
     send(&mut keeper.socket, spec, &theirs)
         .await

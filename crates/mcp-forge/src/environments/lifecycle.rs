@@ -1,0 +1,118 @@
+//! What nobody uses goes: first its packages, later its name. What is in use never does.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::{Environments, EnvironmentsError, Inner};
+use crate::{
+    audit::fields,
+    engine::Environment,
+    store::{EnvironmentRecord, now_ms},
+};
+
+impl Environments {
+    /// Archives what was unused for long, forgets what was for longer, and removes what no name
+    /// needs. For a server's start, and from time to time.
+    ///
+    /// # Errors
+    ///
+    /// [`EnvironmentsError`]; the rest is done the next time.
+    pub async fn tidy(&self) -> Result<(), EnvironmentsError> {
+        let inner = &self.inner;
+        let places = inner.places.clone();
+        let left = tokio::task::spawn_blocking(move || places.remove_left()).await;
+        let left = left.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+        left.map_err(|error| inner.cannot(error))?;
+        if inner
+            .places
+            .published()
+            .is_ok_and(|published| published.is_empty())
+        {
+            // Without environments the store is not even made.
+            return Ok(());
+        }
+        for record in inner.store.environments(None).await? {
+            inner.age(&record).await?;
+        }
+        let needed = inner.store.needed_trees().await?;
+        let published = inner
+            .places
+            .published()
+            .map_err(|error| inner.cannot(error))?;
+        for tree in published.iter().filter(|tree| !needed.contains(tree)) {
+            inner.collect(tree).await;
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
+    async fn age(&self, record: &EnvironmentRecord) -> Result<(), EnvironmentsError> {
+        let unused = Duration::from_millis(now_ms().saturating_sub(record.used_ms).unsigned_abs());
+        let event = if unused >= self.settings.delete_after {
+            let (principal, name) = (&record.principal, &record.name);
+            self.store.remove_environment(principal, name).await?;
+            "environment.forgotten"
+        } else if unused >= self.settings.archive_after
+            && record.archived_ms.is_none()
+            && self.store.archive_environment(record).await?
+        {
+            "environment.archived"
+        } else {
+            return Ok(());
+        };
+        self.audit.record(
+            event,
+            fields(json!({
+                "principal": record.principal,
+                "environment": record.name,
+                "tree": record.tree,
+                "success": true,
+            })),
+        )?;
+        Ok(())
+    }
+
+    /// Removes a tree that no name needs, unless somebody makes it or uses it just now: then the
+    /// next look does.
+    pub(super) async fn collect(&self, tree: &str) {
+        match self.collect_now(tree).await {
+            Ok(true) => tracing::debug!(tree, "an environment that no name needs is removed"),
+            Ok(false) => {}
+            Err(error) => {
+                tracing::warn!(%error, tree, "an environment that no name needs could not be removed")
+            }
+        }
+    }
+
+    async fn collect_now(&self, tree: &str) -> Result<bool, EnvironmentsError> {
+        let sole = self
+            .places
+            .try_sole(tree)
+            .map_err(|error| self.cannot(error))?;
+        let Some(_sole) = sole else {
+            return Ok(false);
+        };
+        if self
+            .store
+            .needed_trees()
+            .await?
+            .iter()
+            .any(|needed| needed == tree)
+        {
+            return Ok(false);
+        }
+        self.opened()
+            .retain(|_, found| found.environment.id != tree);
+        self.engine.release(tree).await;
+        let Some(claim) = Environment::try_claim(&self.places.tree(tree))? else {
+            return Ok(false);
+        };
+        let removed = tokio::task::spawn_blocking(move || claim.remove()).await;
+        removed
+            .unwrap_or_else(|error| Err(std::io::Error::other(error)))
+            .map_err(|error| self.cannot(error))?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,404 @@
+//! Where builds happen and environments lie: a place for jobs, and one that no job sees.
+//!
+//! ```text
+//! DATA/environments/<id>/         published: the lock's hash names it, a rename made it
+//! DATA/environments/new-<build>/  a build's files, taken from the job and not looked at yet
+//! DATA/environments/building/     one lock for each build that runs, one for each tree that is made
+//! UV/cache/                       uv's own, shared by all builds
+//! UV/staging-<build>/             what a job writes
+//! ```
+//!
+//! A build holds the lock of its name for as long as it lives, so that what a killed server leaves
+//! is known to be garbage. A tree gets its hash by a rename, as a whole, and counts only once it was
+//! checked as well.
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions},
+    io,
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use rustix::{
+    fs::FlockOperation,
+    io::Errno,
+    rand::{GetRandomFlags, getrandom},
+};
+
+/// Between two looks at whether another build of the same tree is done.
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
+
+/// A file in a tree that has passed all checks.
+const CHECKED: &str = "checked";
+
+/// The two places.
+#[derive(Debug, Clone)]
+pub(super) struct Places {
+    trees: PathBuf,
+    uv: PathBuf,
+}
+
+/// One build's directories, and the proof that it lives. Dropping it removes what is left of them.
+#[derive(Debug)]
+pub(super) struct Site {
+    places: Places,
+    name: String,
+    _alive: File,
+}
+
+/// The right to make one tree.
+#[derive(Debug)]
+pub(super) struct Sole(
+    #[expect(dead_code, reason = "the kernel lets go of the lock with it")] File,
+);
+
+impl Places {
+    pub(super) fn new(data_dir: &Path, uv: &Path) -> Self {
+        Self {
+            trees: data_dir.join("environments"),
+            uv: uv.to_owned(),
+        }
+    }
+
+    /// Where a tree lies, or would.
+    pub(super) fn tree(&self, id: &str) -> PathBuf {
+        self.trees.join(id)
+    }
+
+    /// What a job sees as its one writable directory.
+    pub(super) fn writable(&self) -> &Path {
+        &self.uv
+    }
+
+    /// Whether a tree is published and has passed its checks.
+    pub(super) fn has(&self, id: &str) -> bool {
+        self.tree(id).join(CHECKED).is_file()
+    }
+
+    /// The trees that are published.
+    ///
+    /// # Errors
+    ///
+    /// The directory cannot be read.
+    pub(super) fn published(&self) -> io::Result<Vec<String>> {
+        let entries = match fs::read_dir(&self.trees) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        Ok(names.filter(|name| is_id(name) && self.has(name)).collect())
+    }
+
+    /// Makes a build's directories.
+    ///
+    /// # Errors
+    ///
+    /// The system's; nothing is left.
+    pub(super) fn begin(&self) -> io::Result<Site> {
+        for directory in [
+            &self.trees,
+            &self.building(),
+            &self.uv,
+            &self.uv.join("cache"),
+        ] {
+            create(directory)?;
+        }
+        let mut bytes = [0_u8; 8];
+        getrandom(&mut bytes, GetRandomFlags::empty())?;
+        let name = format!("{:016x}", u64::from_be_bytes(bytes));
+        let alive = open_lock(&self.lock_of(&name))?;
+        rustix::fs::flock(&alive, FlockOperation::NonBlockingLockExclusive)?;
+        let site = Site {
+            places: self.clone(),
+            name,
+            _alive: alive,
+        };
+        create(&site.staging())?;
+        Ok(site)
+    }
+
+    /// Waits for the right to make this tree: of all builds of all servers one has it.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call has no right.
+    pub(super) async fn sole(&self, id: &str) -> io::Result<Sole> {
+        loop {
+            if let Some(sole) = self.try_sole(id)? {
+                return Ok(sole);
+            }
+            tokio::time::sleep(LOCK_PAUSE).await;
+        }
+    }
+
+    /// As [`Self::sole`], but without waiting: `None` while another has it.
+    pub(super) fn try_sole(&self, id: &str) -> io::Result<Option<Sole>> {
+        let path = self.lock_of(id);
+        let lock = open_lock(&path)?;
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            // Another may have removed the file between opening and locking it.
+            Ok(()) => Ok(is_same(&lock, &path).then_some(Sole(lock))),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Notes that a tree has passed its checks: from now on it may be used.
+    ///
+    /// # Errors
+    ///
+    /// The system's; it may not be used.
+    pub(super) fn pass(&self, id: &str) -> io::Result<()> {
+        let mark = File::create(self.tree(id).join(CHECKED))?;
+        mark.sync_all()
+    }
+
+    /// Removes what builds left whose server is gone.
+    ///
+    /// # Errors
+    ///
+    /// The system's; the rest is left for the next time.
+    pub(super) fn remove_left(&self) -> io::Result<()> {
+        for (directory, start) in [(&self.uv, "staging-"), (&self.trees, "new-")] {
+            for name in names(directory)? {
+                if let Some(build) = name.strip_prefix(start)
+                    && !self.is_alive(build)
+                {
+                    fs::remove_dir_all(directory.join(&name))?;
+                }
+            }
+        }
+        for name in names(&self.trees)? {
+            // Removed and not gone, or published and never checked.
+            let is_left = name.starts_with(".removed-") || (is_id(&name) && !self.has(&name));
+            let id = name.trim_start_matches(".removed-");
+            if is_left && self.try_sole(id)?.is_some() {
+                fs::remove_dir_all(self.trees.join(&name))?;
+            }
+        }
+        for name in names(&self.building())? {
+            if let Some(build) = name.strip_suffix(".lock")
+                && let Ok(lock) = OpenOptions::new().write(true).open(self.lock_of(build))
+                && rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok()
+            {
+                fs::remove_file(self.lock_of(build))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_alive(&self, build: &str) -> bool {
+        match OpenOptions::new().write(true).open(self.lock_of(build)) {
+            Ok(lock) => {
+                rustix::fs::flock(lock, FlockOperation::NonBlockingLockShared)
+                    == Err(Errno::WOULDBLOCK)
+            }
+            // One that cannot be looked at is left alone.
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        }
+    }
+
+    fn building(&self) -> PathBuf {
+        self.trees.join("building")
+    }
+
+    fn lock_of(&self, name: &str) -> PathBuf {
+        self.building().join(format!("{name}.lock"))
+    }
+}
+
+impl Site {
+    /// What the job writes, as the server sees it.
+    pub(super) fn staging(&self) -> PathBuf {
+        self.places.uv.join(format!("staging-{}", self.name))
+    }
+
+    /// The same, as the job sees it.
+    pub(super) fn staging_inside(&self) -> String {
+        format!("/build/staging-{}", self.name)
+    }
+
+    /// As [`Places::writable`].
+    pub(super) fn writable(&self) -> &Path {
+        &self.places.uv
+    }
+
+    /// A name for the jobs of this build.
+    pub(super) fn job_id(&self, what: &str) -> String {
+        format!("build-{what}-{}", self.name)
+    }
+
+    /// Takes what the job wrote below `name` out of its reach.
+    ///
+    /// # Errors
+    ///
+    /// The system's; nothing was moved.
+    pub(super) fn take(&self, name: &str, to: &str) -> io::Result<PathBuf> {
+        let new = self.new_tree();
+        let target = new.join(to);
+        create(target.parent().unwrap_or(&new))?;
+        fs::rename(self.staging().join(name), &target)?;
+        Ok(target)
+    }
+
+    /// Where a tree grows before it is published.
+    pub(super) fn new_tree(&self) -> PathBuf {
+        self.places.trees.join(format!("new-{}", self.name))
+    }
+
+    /// Makes the new tree the one of this name, as a whole or not at all.
+    ///
+    /// # Errors
+    ///
+    /// The system's; nothing is published.
+    pub(super) fn publish(&self, id: &str) -> io::Result<()> {
+        let (new, tree) = (self.new_tree(), self.places.tree(id));
+        // What a server left that was killed while it checked.
+        if tree.exists() && !self.places.has(id) {
+            fs::remove_dir_all(&tree)?;
+        }
+        File::open(&new)?.sync_all()?;
+        fs::rename(&new, &tree)?;
+        File::open(&self.places.trees)?.sync_all()
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        // What cannot be removed now is removed by the next server's start.
+        let left = [self.staging(), self.new_tree()];
+        let lock = self.places.lock_of(&self.name);
+        let remove = move || {
+            for directory in left {
+                let _ = fs::remove_dir_all(directory);
+            }
+            let _ = fs::remove_file(lock);
+        };
+        // Thousands of files: not on a thread that serves others.
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(remove)),
+            Err(_) => remove(),
+        }
+    }
+}
+
+/// Whether a directory's name is a lock's hash.
+fn is_id(name: &str) -> bool {
+    name.len() == 64
+        && name
+            .bytes()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+fn create(directory: &Path) -> io::Result<()> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)
+}
+
+fn open_lock(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(path)
+}
+
+fn is_same(lock: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let (Ok(ours), Ok(there)) = (lock.metadata(), fs::metadata(path)) else {
+        return false;
+    };
+    (ours.dev(), ours.ino()) == (there.dev(), there.ino())
+}
+
+fn names(directory: &Path) -> io::Result<Vec<String>> {
+    match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        entries => Ok(entries?
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .collect()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places() -> (tempfile::TempDir, Places) {
+        let directory = tempfile::tempdir().unwrap();
+        let places = Places::new(directory.path(), &directory.path().join("uv"));
+        (directory, places)
+    }
+
+    const ID: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+
+    #[test]
+    fn a_tree_is_published_whole_and_its_build_leaves_nothing() {
+        let (_directory, places) = places();
+        let site = places.begin().unwrap();
+        fs::create_dir(site.staging().join("site")).unwrap();
+        fs::write(site.staging().join("site/x.py"), "x").unwrap();
+        site.take("site", "lib/python3.11/site-packages").unwrap();
+        site.publish(ID).unwrap();
+        assert!(!places.has(ID));
+        places.pass(ID).unwrap();
+        assert!(places.has(ID));
+        assert_eq!(places.published().unwrap(), [ID]);
+        drop(site);
+        assert!(
+            places
+                .tree(ID)
+                .join("lib/python3.11/site-packages/x.py")
+                .exists()
+        );
+        assert_eq!(names(&places.building()).unwrap(), Vec::<String>::new());
+        assert_eq!(names(places.writable()).unwrap(), ["cache"]);
+    }
+
+    #[test]
+    fn only_what_dead_builds_left_is_removed() {
+        let (_directory, places) = places();
+        let alive = places.begin().unwrap();
+        let dead = places.begin().unwrap();
+        let staging = dead.staging();
+        fs::create_dir(dead.new_tree()).unwrap();
+        // As a server that is killed: no drop, and the kernel lets go of the lock.
+        let Site { _alive: lock, .. } = &dead;
+        rustix::fs::flock(lock, FlockOperation::Unlock).unwrap();
+        let new = dead.new_tree();
+        std::mem::forget(dead);
+        places.remove_left().unwrap();
+        assert!(!staging.exists() && !new.exists());
+        assert!(alive.staging().exists());
+        assert_eq!(names(&places.building()).unwrap().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn one_at_a_time_makes_a_tree() {
+        let (_directory, places) = places();
+        let _site = places.begin().unwrap();
+        let first = places.sole(ID).await.unwrap();
+        let mut second = Box::pin(places.sole(ID));
+        let waited = tokio::time::timeout(Duration::from_millis(120), &mut second).await;
+        assert!(waited.is_err(), "two made the same tree");
+        drop(first);
+        second.await.unwrap();
+    }
+
+    #[test]
+    fn what_is_no_hash_is_no_tree() {
+        let (_directory, places) = places();
+        drop(places.begin().unwrap());
+        fs::create_dir(places.tree("latest")).unwrap();
+        fs::create_dir(places.tree(&"A".repeat(64))).unwrap();
+        assert_eq!(places.published().unwrap(), Vec::<String>::new());
+    }
+}
