@@ -34,6 +34,7 @@ const PYPI: &[&str] = &[
     "ipython==9.18.1",
     "ipykernel==7.4.0",
     "jupyter_client==8.10.0",
+    "uv==0.13.9",
 ];
 
 /// A Debian package, and a file of it that says whether it is there.

@@ -10,10 +10,10 @@ use std::{
 use jiff::Timestamp;
 use reqwest::Url;
 
-use super::{error::ConfigError, read::Reader, size::parse_duration, templates};
+use super::{error::ConfigError, read::Reader, size::parse_duration, templates, values::told};
 use crate::{
     packages::{PackageName, Rules, Templates},
-    text::quoted,
+    text::{clipped, quoted},
 };
 
 /// Everything an operator decides about environments, checked.
@@ -203,7 +203,9 @@ impl ExcludeNewer {
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         const PROBLEM: &str =
             "is neither a date nor an age: write 2026-01-31, 2026-01-31T12:00:00Z or 7d";
-        if let Ok(age) = parse_duration(text) {
+        // A number alone could be seconds, days or a year.
+        let has_unit = text.ends_with(|last: char| last.is_ascii_lowercase());
+        if has_unit && let Ok(age) = parse_duration(text) {
             return Ok(Self::Age(age));
         }
         let whole = if text.contains(['T', 't', ' ']) {
@@ -317,42 +319,14 @@ fn extra_indexes(reader: &Reader<'_>) -> Result<Vec<ExtraIndex>, ConfigError> {
     let mut taken: BTreeSet<PackageName> = BTreeSet::new();
     let mut indexes = Vec::new();
     for (name, node) in reader.named(SECTION) {
-        let path = format!("{SECTION}.{}", crate::text::clipped(name));
-        let is_fit = (1..=64).contains(&name.len())
-            && name.starts_with(|first: char| first.is_ascii_alphanumeric())
-            && name
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
-        if !is_fit {
+        let path = format!("{SECTION}.{}", clipped(name));
+        if !is_index_name(name) {
             let problem = "an index's name has 1 to 64 ASCII letters, digits, - and _, and begins with a letter or a digit";
             return Err(reader.errors.error(Some(node), path, problem));
         }
         let inside = reader.inside(node);
         let url = index(&inside, "url", &format!("{path}.url"))?;
-        let mut packages = BTreeSet::new();
-        for (position, text) in inside.texts("packages").iter().enumerate() {
-            let position = position.to_string();
-            let refused = |problem: String| {
-                let node = node.at(&["packages", &position]).unwrap_or(node);
-                reader
-                    .errors
-                    .error(Some(node), format!("{path}.packages.{position}"), problem)
-            };
-            let package = PackageName::parse(text).map_err(|problem| {
-                refused(format!("{} is no package's name: {problem}", quoted(text)))
-            })?;
-            if !taken.insert(package.clone()) {
-                let problem = format!(
-                    "{package} is listed for an index already: a package comes from one index. Leave it out here or there"
-                );
-                return Err(refused(problem));
-            }
-            packages.insert(package);
-        }
-        if packages.is_empty() {
-            let problem = "this index is for no package: list those that come from it under packages, or leave the index out";
-            return Err(reader.errors.error(Some(node), path, problem));
-        }
+        let packages = packages_of_index(&inside, &path, &mut taken)?;
         let name = name.to_owned();
         indexes.push(ExtraIndex {
             name,
@@ -363,9 +337,51 @@ fn extra_indexes(reader: &Reader<'_>) -> Result<Vec<ExtraIndex>, ConfigError> {
     Ok(indexes)
 }
 
+fn is_index_name(name: &str) -> bool {
+    (1..=64).contains(&name.len())
+        && name.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+}
+
+/// The packages of one index, none of which may be `taken`: then they are.
+fn packages_of_index(
+    inside: &Reader<'_>,
+    path: &str,
+    taken: &mut BTreeSet<PackageName>,
+) -> Result<BTreeSet<PackageName>, ConfigError> {
+    let mut packages = BTreeSet::new();
+    for (index, text) in inside.texts("packages").iter().enumerate() {
+        let node = inside.tree.at(&["packages", &index.to_string()]);
+        let refused = |problem: String| {
+            let problem = told(node, "a package's name of its own", problem);
+            let key = format!("{path}.packages.{index}");
+            inside
+                .errors
+                .error(node.or(Some(inside.tree)), key, problem)
+        };
+        let package = PackageName::parse(text).map_err(|problem| {
+            refused(format!("{} is no package's name: {problem}", quoted(text)))
+        })?;
+        if !taken.insert(package.clone()) {
+            return Err(refused(format!(
+                "{package} is listed for an index already: a package comes from one index. Leave it out here or there"
+            )));
+        }
+        packages.insert(package);
+    }
+    if packages.is_empty() {
+        let problem = "this index is for no package: list those that come from it under packages, or leave the index out";
+        return Err(inside.errors.error(Some(inside.tree), path, problem));
+    }
+    Ok(packages)
+}
+
 fn file_hosts(reader: &Reader<'_>) -> Result<Vec<String>, ConfigError> {
     const KEY: &str = "environment_builder.file_hosts";
-    let hosts = reader.texts(KEY).into_iter().enumerate().map(|(position, host)| {
+    let hosts = reader.texts(KEY).into_iter().enumerate();
+    let checked = hosts.map(|(index, host)| {
         if is_host(&host) {
             return Ok(host.to_ascii_lowercase());
         }
@@ -373,9 +389,9 @@ fn file_hosts(reader: &Reader<'_>) -> Result<Vec<String>, ConfigError> {
             "{} is no host: write its name alone, such as files.pythonhosted.org, with :port if it is not 443",
             quoted(&host)
         );
-        Err(reader.error(&format!("{KEY}.{position}"), problem))
+        Err(about_entry(reader, (KEY, index), "a host", problem))
     });
-    hosts.collect()
+    checked.collect()
 }
 
 /// A host's name, and a port if it is not the usual one.
@@ -407,11 +423,366 @@ fn exclude_newer(reader: &Reader<'_>) -> Result<Option<ExcludeNewer>, ConfigErro
 
 fn rules(reader: &Reader<'_>) -> Result<Rules, ConfigError> {
     let list = |name: &str| reader.texts(&format!("packages.{name}"));
-    Rules::new(
+    let rules = Rules::new(
         &list("allowlist"),
         reader.flag("packages.allowlist_only"),
         &list("blocklist"),
         &list("manual_approval"),
-    )
-    .map_err(|error| reader.error(&format!("{}.{}", error.list, error.index), error.problem))
+    );
+    rules.map_err(|error| {
+        let wanted = "a package's name or a pattern";
+        about_entry(reader, (error.list, error.index), wanted, error.problem)
+    })
+}
+
+/// The error for one entry of a list.
+fn about_entry(
+    reader: &Reader<'_>,
+    (list, index): (&str, usize),
+    wanted: &str,
+    problem: String,
+) -> ConfigError {
+    let path = format!("{list}.{index}");
+    let at = |path: &str| reader.tree.at(&path.split('.').collect::<Vec<_>>());
+    let node = at(&path).or_else(|| at(list));
+    reader
+        .errors
+        .error(node, path.as_str(), told(node, wanted, problem))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeMap, fmt::Write as _, fs};
+
+    use super::*;
+    use crate::{
+        config::{Config, Loaded, Sources},
+        packages::{EnvironmentName, Verdict},
+    };
+
+    struct Case {
+        directory: tempfile::TempDir,
+        sources: Sources,
+    }
+
+    impl Case {
+        fn new(text: &str) -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            let file = directory.path().join("f.yaml");
+            fs::write(&file, text).unwrap();
+            let home = ("HOME".to_owned(), "/home/someone".to_owned());
+            let sources = Sources {
+                file: Some(file),
+                environment: BTreeMap::from([home]),
+                ..Sources::default()
+            };
+            Self { directory, sources }
+        }
+
+        fn write(&self, name: &str, text: &str) {
+            let file = self.directory.path().join(name);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, text).unwrap();
+        }
+
+        fn load(&self) -> Loaded {
+            Config::load(&self.sources).unwrap()
+        }
+
+        fn settings(&self) -> EnvironmentSettings {
+            self.load().config.environments
+        }
+
+        fn error(&self) -> String {
+            let directory = format!("{}/", self.directory.path().display());
+            let error = Config::load(&self.sources).unwrap_err();
+            error.to_string().replace(&directory, "")
+        }
+    }
+
+    fn template(settings: &EnvironmentSettings, name: &str) -> Vec<String> {
+        let name = EnvironmentName::parse(name).unwrap();
+        let packages = &settings.templates.get(&name).unwrap().packages;
+        packages.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn nothing_written_means_the_public_index_and_wheels_of_its_host() {
+        let settings = Case::new("").settings();
+        assert!(settings.enabled && !settings.python_downloads);
+        assert_eq!(settings.index.expose(), "https://pypi.org/simple");
+        assert_eq!(
+            settings.file_origins(),
+            ["https://files.pythonhosted.org", "https://pypi.org"]
+        );
+        assert_eq!((settings.uv, settings.wheel_directory), (None, None));
+        assert_eq!(
+            (settings.exclude_newer, settings.python_paths),
+            (None, vec![])
+        );
+        let day = Duration::from_hours(24);
+        assert_eq!(
+            (settings.archive_after, settings.delete_after),
+            (30 * day, 90 * day)
+        );
+        assert_eq!(settings.scanner, Scanner::Auto);
+        assert_eq!(settings.refuse_severity, RefuseSeverity::Critical);
+        assert_eq!(
+            settings.rate,
+            BuildRate {
+                requests: 10,
+                period: Duration::from_hours(1)
+            }
+        );
+        assert_eq!(settings.templates, Templates::built_in());
+        let name = PackageName::parse("numpy").unwrap();
+        assert_eq!(settings.rules.judge(&name, false), Verdict::Allowed);
+    }
+
+    #[test]
+    fn everything_that_can_be_written() {
+        let case = Case::new(
+            r"
+environment_builder:
+  uv: bin/uv
+  index_url: https://user:canary@index.example:8443/simple/
+  extra_indexes:
+    private:
+      url: https://token-canary@private.example/simple
+      packages: [Our_Own, ours]
+  file_hosts: [Files.Example, cdn.example:8443]
+  wheel_directory: ~/wheels
+  exclude_newer: 2026-01-31
+  python_paths: [/usr/bin/python3.11, pythons/3.12]
+  python_downloads: true
+  archive_after: 1d
+  delete_after: 2d
+  scanner: off
+  refuse_severity: none
+packages:
+  allowlist: [numpy, 'scikit-*']
+  allowlist_only: true
+  blocklist: [os-sys]
+  manual_approval: ['*ssh*']
+",
+        );
+        let Loaded {
+            config, warnings, ..
+        } = case.load();
+        assert_eq!(warnings, Vec::<String>::new());
+        assert!(
+            !format!("{config:?}").contains("canary"),
+            "Debug shows a secret"
+        );
+        let settings = config.environments;
+        let here = case.directory.path();
+        assert_eq!(settings.uv, Some(here.join("bin/uv")));
+        assert_eq!(
+            settings.index.expose(),
+            "https://user:canary@index.example:8443/simple/"
+        );
+        assert_eq!(
+            settings.index.to_string(),
+            "https://index.example:8443/simple/"
+        );
+        assert_eq!(
+            (settings.index.host(), settings.index.port()),
+            ("index.example", 8443)
+        );
+        let extra = &settings.extra_indexes[0];
+        assert_eq!(extra.name, "private");
+        assert_eq!(extra.url.to_string(), "https://private.example/simple");
+        let packages: Vec<&str> = extra.packages.iter().map(PackageName::as_str).collect();
+        assert_eq!(packages, ["our-own", "ours"]);
+        assert_eq!(
+            settings.file_origins(),
+            [
+                "https://cdn.example:8443",
+                "https://files.example",
+                "https://index.example:8443",
+                "https://private.example"
+            ]
+        );
+        assert_eq!(
+            settings.wheel_directory,
+            Some(PathBuf::from("/home/someone/wheels"))
+        );
+        let moment = "2026-01-31T00:00:00Z".parse().unwrap();
+        assert_eq!(settings.exclude_newer, Some(ExcludeNewer::At(moment)));
+        assert_eq!(
+            settings.python_paths,
+            [
+                PathBuf::from("/usr/bin/python3.11"),
+                here.join("pythons/3.12")
+            ]
+        );
+        assert!(settings.python_downloads);
+        assert_eq!(settings.scanner, Scanner::Off);
+        assert_eq!(settings.refuse_severity, RefuseSeverity::Nothing);
+        let judge = |name: &str| {
+            let name = PackageName::parse(name).unwrap();
+            settings.rules.judge(&name, false)
+        };
+        assert_eq!(judge("scikit_learn"), Verdict::Allowed);
+        assert_eq!(judge("pandas"), Verdict::NotListed);
+        assert!(matches!(judge("os.sys"), Verdict::Blocked { .. }));
+    }
+
+    #[test]
+    fn what_is_newer_is_a_moment_or_an_age() {
+        let now: Timestamp = "2026-03-10T12:00:00Z".parse().unwrap();
+        for (text, moment) in [
+            ("2026-01-31", "2026-01-31T00:00:00Z"),
+            ("2026-01-31T12:30:00Z", "2026-01-31T12:30:00Z"),
+            ("2026-01-31T12:30:00+02:00", "2026-01-31T10:30:00Z"),
+            ("7d", "2026-03-03T12:00:00Z"),
+            ("36h", "2026-03-09T00:00:00Z"),
+        ] {
+            let parsed = ExcludeNewer::parse(text).unwrap();
+            assert_eq!(parsed.moment(now).to_string(), moment, "{text}");
+        }
+        for text in [
+            "",
+            "2026",
+            "7",
+            "soon",
+            "2026-13-01",
+            "7 weeks",
+            "-7d",
+            "2026-01-31T12:30:00",
+            "1;d",
+        ] {
+            assert!(ExcludeNewer::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn templates_come_from_the_configuration_the_directory_and_the_program() {
+        let case = Case::new(
+            "environment_builder:\n  templates_path: templates\n  templates:\n    mine: {description: ours, packages: ['NumPy >= 1.0']}\n    ml-basic: {packages: [pandas]}\n",
+        );
+        // It need not be there.
+        assert_eq!(template(&case.settings(), "mine"), ["numpy>=1.0"]);
+        case.write(
+            "templates/single.yaml",
+            "description: one\npackages: [requests]\n",
+        );
+        case.write("templates/many.yml", "templates:\n  a: {packages: [six]}\n  ml-basic: {packages: [six]}\n  web-scraping: {packages: [lxml]}\n");
+        case.write("templates/README.md", "- not read\n");
+        let settings = case.settings();
+        assert_eq!(template(&settings, "single"), ["requests"]);
+        assert_eq!(template(&settings, "a"), ["six"]);
+        assert_eq!(template(&settings, "ml-basic"), ["pandas"]);
+        assert_eq!(template(&settings, "web-scraping"), ["lxml"]);
+        assert_eq!(template(&settings, "data-science").len(), 5);
+        assert_eq!(settings.templates.iter().count(), 7);
+    }
+
+    /// One error text each: the place, the key, the value unless it may be secret, and the fix.
+    #[test]
+    fn error_texts() {
+        let builder = |text: &str| format!("environment_builder:\n  {text}\n");
+        let indexes = |text: &str| builder(&format!("extra_indexes:\n    {text}"));
+        let packages = |text: &str| format!("packages:\n  {text}\n");
+        let cases = [
+            builder("index_url: http://user:canary@index.example/simple"),
+            builder("index_url: ftp://user:canary@index.example/"),
+            builder("index_url: canary"),
+            builder("index_url: [canary]"),
+            builder("index_url: https://index.example/simple?token=canary"),
+            indexes("private: {packages: [a]}"),
+            indexes("private: {url: 'https://index.example/'}"),
+            indexes("private: {url: 'canary', packages: [a]}"),
+            indexes("private: {url: 'https://index.example/', packages: [a, 'b>=1']}"),
+            indexes(
+                "one: {url: 'https://a.example/', packages: [x_y]}\n    two: {url: 'https://b.example/', packages: [X.Y]}",
+            ),
+            indexes("'a b': {url: 'https://a.example/', packages: [a]}"),
+            builder("file_hosts: ['https://files.example']"),
+            builder("file_hosts: ['files.example', '*.example']"),
+            builder("exclude_newer: soon"),
+            builder("archive_after: 100d"),
+            builder("delete_after: 1d"),
+            builder("scanner: clair"),
+            builder("refuse_severity: medium"),
+            builder("python_downloads: maybe"),
+            builder("uvv: /usr/bin/uv"),
+            builder("templates: {UPPER: {packages: [a]}}"),
+            builder("templates: {mine: {description: empty}}"),
+            builder("templates: {mine: {packages: [a, '--index-url x']}}"),
+            packages("allowlist: ['numpy==1.0']"),
+            packages("blocklist: [good, 'bad name']"),
+            packages("manual_approval: ['-*']"),
+            packages("allowlist_only: [numpy]"),
+            packages("blocklist: ['${SECRET}']"),
+            builder("file_hosts: ['${SECRET}']"),
+            builder("exclude_newer: ${SECRET}"),
+            builder("templates: {mine: {packages: ['${SECRET}']}}"),
+            indexes("private: {url: 'https://index.example/', packages: ['${SECRET}']}"),
+            indexes("private: {url: '${SECRET}', packages: [a]}"),
+        ];
+        let mut texts = String::new();
+        for text in &cases {
+            let mut case = Case::new(text);
+            let secret = ("SECRET".to_owned(), "canary==".to_owned());
+            case.sources.environment.extend([secret]);
+            let error = case.error();
+            assert!(!error.contains("canary"), "{error}");
+            writeln!(texts, "{error}").unwrap();
+        }
+        for (name, text) in [
+            ("templates/a.yaml", "packages: ['numpy; x']\n"),
+            ("templates/a.yaml", "package: [numpy]\n"),
+            ("templates/Bad_Name.yaml", "packages: [numpy]\n"),
+            (
+                "templates/a.yaml",
+                "templates: {b: {packages: [x]}}\nserver: {port: 1}\n",
+            ),
+            ("templates/a.yaml", "- a\n"),
+            ("templates/a.yaml", "packages: [\n"),
+        ] {
+            let case = Case::new(&builder("templates_path: templates"));
+            case.write(name, text);
+            writeln!(texts, "{}", case.error()).unwrap();
+        }
+        let case = Case::new(&builder("templates_path: templates"));
+        case.write("templates/a.yaml", "packages: [x]\n");
+        case.write("templates/b.yaml", "templates: {a: {packages: [x]}}\n");
+        writeln!(texts, "{}", case.error()).unwrap();
+        insta::assert_snapshot!(texts);
+    }
+
+    #[test]
+    fn a_variable_reaches_its_key() {
+        let mut case = Case::new("");
+        for (name, value) in [
+            (
+                "MCP_FORGE_ENVIRONMENT_BUILDER_INDEX_URL",
+                "https://u:canary@index.example/",
+            ),
+            ("MCP_FORGE_ENVIRONMENT_BUILDER_UV", "/opt/uv"),
+            ("MCP_FORGE_PACKAGES_BLOCKLIST", "a, b*"),
+        ] {
+            let pair = (name.to_owned(), value.to_owned());
+            case.sources.environment.extend([pair]);
+        }
+        let settings = case.settings();
+        assert_eq!(settings.index.to_string(), "https://index.example/");
+        assert_eq!(settings.uv, Some(PathBuf::from("/opt/uv")));
+        let name = PackageName::parse("bb").unwrap();
+        assert!(matches!(
+            settings.rules.judge(&name, false),
+            Verdict::Blocked { .. }
+        ));
+        let variable = "MCP_FORGE_ENVIRONMENT_BUILDER_INDEX_URL".to_owned();
+        case.sources
+            .environment
+            .insert(variable, "http://canary@x/".to_owned());
+        let error = case.error();
+        assert!(
+            error.contains("MCP_FORGE_ENVIRONMENT_BUILDER_INDEX_URL"),
+            "{error}"
+        );
+        assert!(!error.contains("canary"), "{error}");
+    }
 }

@@ -10,7 +10,7 @@ use super::{
     load::read_bounded,
     raw::{self, Content, Node, Origin},
     read::Reader,
-    values::{self, Places, show_path},
+    values::{self, Places, show_path, told},
 };
 use crate::packages::{EnvironmentName, Requirement, Template, Templates};
 
@@ -62,13 +62,11 @@ fn of_tree(reader: &Reader<'_>) -> Result<Named, ConfigError> {
             let mut packages = Vec::new();
             for (index, text) in inside.texts("packages").iter().enumerate() {
                 let index = index.to_string();
+                let place = node.at(&["packages", &index]);
                 packages.push(Requirement::parse(text).map_err(|problem| {
-                    let place = node.at(&["packages", &index]).unwrap_or(node);
-                    reader.errors.error(
-                        Some(place),
-                        path(&["packages", &index]),
-                        problem.to_string(),
-                    )
+                    let problem = told(place, "a package", problem.to_string());
+                    let path = path(&["packages", &index]);
+                    reader.errors.error(place.or(Some(node)), path, problem)
                 })?);
             }
             if packages.is_empty() {

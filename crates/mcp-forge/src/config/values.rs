@@ -335,6 +335,17 @@ pub(super) fn duration_of(node: &Node) -> Result<Duration, String> {
     })
 }
 
+/// A sentence about a text, unless the text came of a `${...}`: that may be secret, and is shown as
+/// it was written.
+pub(super) fn told(node: Option<&Node>, wanted: &str, sentence: String) -> String {
+    match node {
+        Some(node) if node.written.is_some() => {
+            format!("{} does not become {wanted}", node.shown())
+        }
+        _ => sentence,
+    }
+}
+
 fn hidden(node: &Node, kind: Kind) -> String {
     if kind.is_secret() {
         "this".to_owned()

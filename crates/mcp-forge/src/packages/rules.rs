@@ -195,3 +195,122 @@ impl fmt::Display for Verdict {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn list(entries: &[&str]) -> Vec<String> {
+        entries.iter().map(|&entry| entry.to_owned()).collect()
+    }
+
+    fn name(text: &str) -> PackageName {
+        PackageName::parse(text).unwrap()
+    }
+
+    fn matches(pattern: &str, text: &str) -> bool {
+        Pattern::parse(pattern).unwrap().matches(&name(text))
+    }
+
+    #[test]
+    fn each_list_has_its_place() {
+        let rules = Rules::new(
+            &list(&["cryptography", "bad-but-listed"]),
+            false,
+            &list(&["os-sys", "bad-*"]),
+            &list(&["*crypto*", "*ssh*"]),
+        )
+        .unwrap();
+        let verdict = |text: &str, approved| rules.judge(&name(text), approved);
+        assert_eq!(verdict("numpy", false), Verdict::Allowed);
+        assert_eq!(verdict("cryptography", false), Verdict::Allowed);
+        let pattern = "*crypto*".to_owned();
+        assert_eq!(
+            verdict("pycryptodome", false),
+            Verdict::NeedsApproval { pattern }
+        );
+        assert_eq!(verdict("pycryptodome", true), Verdict::Allowed);
+        for blocked in ["os-sys", "OS_sys", "os.sys", "bad-but-listed", "bad.x"] {
+            assert!(
+                matches!(verdict(blocked, true), Verdict::Blocked { .. }),
+                "{blocked}"
+            );
+        }
+        // Near, and another project.
+        assert_eq!(verdict("ossys", false), Verdict::Allowed);
+    }
+
+    #[test]
+    fn approval_is_no_way_around_a_list_that_is_the_only_one() {
+        let rules = Rules::new(&list(&["numpy", "scikit-*"]), true, &[], &list(&["*"])).unwrap();
+        assert_eq!(rules.judge(&name("NumPy"), false), Verdict::Allowed);
+        assert_eq!(rules.judge(&name("scikit_learn"), false), Verdict::Allowed);
+        assert_eq!(rules.judge(&name("pandas"), true), Verdict::NotListed);
+        let empty = Rules::new(&[], true, &[], &[]).unwrap();
+        assert_eq!(empty.judge(&name("numpy"), true), Verdict::NotListed);
+    }
+
+    #[test]
+    fn a_star_is_any_text() {
+        for (pattern, text) in [
+            ("*", "a"),
+            ("*crypto*", "crypto"),
+            ("*crypto*", "pycryptodome"),
+            ("*Crypto_*", "my-crypto-x"),
+            ("a*b*c", "abc"),
+            ("a*b*c", "a-b-b-c"),
+            ("a**c", "ac"),
+            ("*ab", "aab"),
+            ("*a*a*", "aa"),
+            ("zope.*", "zope-interface"),
+        ] {
+            assert!(matches(pattern, text), "{pattern} {text}");
+        }
+        for (pattern, text) in [
+            ("crypto", "pycrypto"),
+            ("crypto*", "pycrypto"),
+            ("*crypto", "cryptography"),
+            ("ab*ba", "aba"),
+            ("*a*a*", "a"),
+            ("a*b*c", "a-c-b"),
+            ("zope.*", "zope"),
+        ] {
+            assert!(!matches(pattern, text), "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn an_entry_that_no_name_can_match_is_refused_and_told() {
+        let error = Rules::new(&[], false, &list(&["ok", "numpy==1.0"]), &[]).unwrap_err();
+        assert_eq!((error.list, error.index), ("packages.blocklist", 1));
+        insta::assert_snapshot!(error, @r#"packages.blocklist: "numpy==1.0" is neither a package's name nor a pattern: a name has only ASCII letters, digits, -, _ and . in it. Write one such as numpy or *crypto*, without versions"#);
+        for bad in [
+            "", " numpy", "numpy ", "-*", "*-", "*.", "ｎ*", "[ab]*", "?", "a\n", "a,b",
+        ] {
+            assert!(
+                Rules::new(&list(&[bad]), false, &[], &[]).is_err(),
+                "{bad:?}"
+            );
+        }
+    }
+
+    proptest! {
+        /// The quick way of matching says what trying everything says.
+        #[test]
+        fn patterns_match_as_they_should(pattern in "[ab*]{1,8}", text in "[ab]{1,8}") {
+            fn slow(pattern: &[u8], text: &[u8]) -> bool {
+                match (pattern, text) {
+                    ([], []) => true,
+                    ([b'*', rest @ ..], _) => {
+                        slow(rest, text) || (!text.is_empty() && slow(pattern, &text[1..]))
+                    }
+                    ([letter, rest @ ..], [first, others @ ..]) => letter == first && slow(rest, others),
+                    _ => false,
+                }
+            }
+            prop_assert_eq!(matches(&pattern, &text), slow(pattern.as_bytes(), text.as_bytes()));
+        }
+    }
+}

@@ -19,7 +19,7 @@ const ROWS: [&[&str]; 13] = [
     &["runner", "engine", "audit", "store", "servers"],
     &["identity"],
     &["config"],
-    &["policy"],
+    &["policy", "packages"],
     &["limits", "text", "names"],
 ];
 

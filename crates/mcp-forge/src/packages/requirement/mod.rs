@@ -14,6 +14,9 @@ use super::{
 };
 use crate::text::quoted;
 
+#[cfg(test)]
+mod tests;
+
 /// Longest text that is read, in bytes.
 const MAX_REQUIREMENT: usize = 512;
 
