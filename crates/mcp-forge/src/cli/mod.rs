@@ -24,6 +24,7 @@ mod console;
 mod containers;
 mod demo;
 mod doctor;
+mod env;
 mod image;
 mod output;
 mod prompt;
@@ -96,6 +97,7 @@ enum Command {
     Doctor(doctor::DoctorArguments),
     Tools(tools::ToolsArguments),
     Audit(audit::AuditArguments),
+    Env(env::EnvArguments),
     Image(image::ImageArguments),
     /// The same as `image build`
     BuildImages(image::BuildArguments),
@@ -238,6 +240,7 @@ impl Arguments {
             }
             Command::Tools(arguments) => tools::run(arguments, loaded.config, screen).await,
             Command::Audit(arguments) => audit::run(arguments, &loaded.config, screen).await,
+            Command::Env(arguments) => env::run(arguments, loaded.config, screen).await,
             Command::Image(arguments) => image::run(arguments, &loaded.config, screen).await,
             Command::BuildImages(arguments) => image::build(arguments, &loaded.config).await,
         }

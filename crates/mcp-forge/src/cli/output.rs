@@ -1,7 +1,7 @@
 //! What a turn shows a person: its output as it comes, then displays, the error, the result.
 
 use std::{
-    io::{self, Write},
+    io::{self, IsTerminal, Write},
     path::{Path, PathBuf},
 };
 
@@ -112,6 +112,13 @@ impl Observer for LiveOutput {
             self.is_fresh = text.ends_with('\n');
         }
         self.failure = written.err();
+    }
+
+    fn status(&mut self, text: &str) {
+        if !self.is_quiet && io::stderr().is_terminal() {
+            // Overwritten by the next one, and by what the code writes.
+            let _ = write_now(io::stderr().lock(), &format!("\r\x1b[K{text}\r"));
+        }
     }
 }
 

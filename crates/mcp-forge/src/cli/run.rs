@@ -81,7 +81,7 @@ pub(super) struct RunArguments {
     /// Run in the session of this name, which is made at its first use; `new` makes up a name and prints it
     #[arg(long, value_name = "NAME")]
     session: Option<String>,
-    /// Run in a custom environment (not available yet)
+    /// Run with the packages of an environment or a template, as `mcp-forge env list` shows them
     #[arg(long, value_name = "NAME")]
     env: Option<String>,
     /// Save figures and tables that the code shows to files in this directory
@@ -135,7 +135,7 @@ async fn run_once(arguments: RunArguments, code: String, config: Config) -> Resu
         // Whatever the default is: a session would end with this process.
         backend: Some("simple".to_owned()),
         timeout: arguments.timeout,
-        custom_image: arguments.env.clone(),
+        environment: arguments.env.clone(),
         ..ExecuteRequest::default()
     };
     let mut signals = Signals::watch()?;
@@ -205,7 +205,7 @@ impl RunArguments {
             ("session_id", self.session.as_ref().map(|id| json!(id))),
             ("mcp_tools", self.tools.as_ref().map(|tools| json!(tools))),
             ("timeout", self.timeout.map(|timeout| json!(timeout))),
-            ("custom_image", self.env.as_ref().map(|name| json!(name))),
+            ("environment", self.env.as_ref().map(|name| json!(name))),
         ];
         fields
             .into_iter()

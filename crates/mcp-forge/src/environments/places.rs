@@ -26,6 +26,8 @@ use rustix::{
     rand::{GetRandomFlags, getrandom},
 };
 
+use crate::engine::native::job::hand_over;
+
 /// Between two looks at whether another build of the same tree is done.
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
@@ -96,14 +98,11 @@ impl Places {
     ///
     /// The system's; nothing is left.
     pub(super) fn begin(&self) -> io::Result<Site> {
-        for directory in [
-            &self.trees,
-            &self.building(),
-            &self.uv,
-            &self.uv.join("cache"),
-        ] {
+        let cache = self.uv.join("cache");
+        for directory in [&self.trees, &self.building(), &self.uv, &cache] {
             create(directory)?;
         }
+        hand_over(&cache)?;
         let mut bytes = [0_u8; 8];
         getrandom(&mut bytes, GetRandomFlags::empty())?;
         let name = format!("{:016x}", u64::from_be_bytes(bytes));
@@ -115,6 +114,7 @@ impl Places {
             _alive: alive,
         };
         create(&site.staging())?;
+        hand_over(&site.staging())?;
         Ok(site)
     }
 
@@ -241,7 +241,11 @@ impl Site {
     pub(super) fn take(&self, name: &str, to: &str) -> io::Result<PathBuf> {
         let new = self.new_tree();
         let target = new.join(to);
-        create(target.parent().unwrap_or(&new))?;
+        // Readable for sandboxes' users; the data directory keeps others out.
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(target.parent().unwrap_or(&new))?;
         fs::rename(self.staging().join(name), &target)?;
         Ok(target)
     }

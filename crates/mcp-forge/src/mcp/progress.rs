@@ -65,6 +65,11 @@ impl Observer for NewestLine {
         }
         self.newest.send_replace(self.line.clone());
     }
+
+    fn status(&mut self, text: &str) {
+        self.newest
+            .send_replace(text.chars().take(MAX_LINE_CHARS).collect());
+    }
 }
 
 /// Runs work while telling the client how it goes: at once, then on output, at least every few

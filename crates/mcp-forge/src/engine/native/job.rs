@@ -377,8 +377,12 @@ async fn watch(build: PathBuf, most: u64) {
     }
 }
 
-/// Makes the build directory the job's user's, and gives its plain path.
-fn hand_over(build: &Path) -> io::Result<PathBuf> {
+/// Makes a directory the jobs' user's, and gives its plain path.
+///
+/// # Errors
+///
+/// The system's, or it is somebody else's and the server may not give it away.
+pub fn hand_over(build: &Path) -> io::Result<PathBuf> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let directory = rustix::fs::open(build, flags, Mode::empty())?;
     if let Some((uid, gid)) = jail::job_ids() {
