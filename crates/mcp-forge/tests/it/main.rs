@@ -15,6 +15,7 @@ mod cli;
 mod contract;
 mod escape;
 mod http;
+mod jobs;
 mod layers;
 mod mcp;
 mod outcomes;

@@ -561,8 +561,7 @@ mod tests {
         let build = Path::new("/srv/data/build/x");
         let mut jail = render_job(&spec(build), build, &known(), vec![Layer::Seccomp]);
         // How this host lays out its root is another test's.
-        jail.trees
-            .retain(|tree| tree.target.starts_with("/opt"));
+        jail.trees.retain(|tree| tree.target.starts_with("/opt"));
         jail.links.clear();
         jail.files.retain(|file| !file.path.starts_with("/etc"));
         insta::assert_json_snapshot!(jail);
