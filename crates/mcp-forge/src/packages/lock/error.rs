@@ -54,14 +54,6 @@ pub enum LockError {
         /// The package.
         name: PackageName,
     },
-    /// A package is installed under a condition only.
-    #[error(
-        "{name} is in the lock under a condition, and an environment is for one Python on one machine: resolve for that one"
-    )]
-    Conditional {
-        /// The package.
-        name: PackageName,
-    },
     /// A package would have to be built, or comes from somewhere else than an index.
     #[error(
         "{name} has {instead} instead of a wheel for this Python: ask for another version of it, or put a wheel into the operator's directory"

@@ -35,7 +35,9 @@ pub(super) struct RawLock {
 pub(super) struct RawPackage {
     name: String,
     version: Option<String>,
-    marker: Option<String>,
+    /// Ignored: the resolver leaves in what holds on this machine only, and repeats why.
+    #[serde(rename = "marker")]
+    _marker: Option<String>,
     #[serde(default)]
     wheels: Vec<RawWheel>,
     sdist: Option<toml::Value>,
@@ -65,9 +67,6 @@ impl RawPackage {
             name: quoted(&self.name),
             problem,
         })?;
-        if self.marker.is_some() {
-            return Err(LockError::Conditional { name });
-        }
         let elsewhere = [
             (self.vcs.is_some(), "a repository"),
             (self.directory.is_some(), "a directory"),

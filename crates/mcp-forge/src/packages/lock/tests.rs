@@ -207,12 +207,6 @@ fn what_is_not_a_wheel_of_a_listed_place_is_refused() {
             with(&good).replace("\"1.0\"\nwheels", "\"1.0\\n\"\nwheels"),
         ),
         (
-            "Conditional",
-            entry(&format!(
-                "version = \"1.0\"\nmarker = \"python_version > '3'\"\nwheels = [{good}]"
-            )),
-        ),
-        (
             "Twice",
             format!("{}{}", with(&good), package("A", "1.0", &[&good])),
         ),
