@@ -18,6 +18,7 @@ mod http;
 mod layers;
 mod mcp;
 mod outcomes;
+mod packages;
 mod podman;
 mod prompt;
 mod real_python;

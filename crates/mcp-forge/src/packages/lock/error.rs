@@ -3,7 +3,7 @@
 use super::MAX_LOCK_BYTES;
 use crate::packages::{
     name::{BadName, PackageName},
-    version::{Version, VersionError},
+    version::VersionError,
 };
 
 /// The resolver's answer, or a kept lock, cannot be used. Nothing of it was kept.
@@ -90,7 +90,7 @@ pub enum LockError {
         /// The package.
         name: PackageName,
         /// Its version.
-        version: Version,
+        version: String,
         /// The file, in quotes and made safe.
         file: String,
     },
