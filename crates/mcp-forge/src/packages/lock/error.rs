@@ -49,16 +49,8 @@ pub enum LockError {
         problem: VersionError,
     },
     /// A package is there twice.
-    #[error("{name} is in the lock twice: ask for one version of it")]
+    #[error("{name} is in the lock twice: resolve for one Python on this machine")]
     Twice {
-        /// The package.
-        name: PackageName,
-    },
-    /// A package is installed under a condition only.
-    #[error(
-        "{name} is in the lock under a condition, and an environment is for one Python on one machine: resolve for that one"
-    )]
-    Conditional {
         /// The package.
         name: PackageName,
     },
