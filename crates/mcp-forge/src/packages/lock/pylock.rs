@@ -224,7 +224,7 @@ fn unescaped(text: &str) -> Option<String> {
             return None;
         }
         let byte = u8::from_str_radix(code, 16).ok()?;
-        if !byte.is_ascii_graphic() {
+        if !byte.is_ascii_graphic() && byte != b' ' {
             return None;
         }
         out.push(char::from(byte));

@@ -329,7 +329,7 @@ fn what_is_not_a_wheel_of_a_listed_place_is_refused() {
     read(&with(&good)).unwrap();
     read(&other("https://index.example:8443/x")).unwrap();
     read(&other("file:///srv/wheels")).unwrap();
-    read(&other("file:///srv/wheels/deep")).unwrap();
+    read(&other("file:///srv/wheels/deep%20er")).unwrap();
 }
 
 #[test]
