@@ -58,11 +58,11 @@ const SPELLINGS: &[&str] = &[
 fn what_we_accept_uv_reads_as_the_same_package_and_nothing_else() {
     let accepted = accepted();
     assert!(accepted.len() >= 400, "{}", accepted.len());
-    let lines: String = accepted
+    let lines: Vec<String> = accepted
         .values()
-        .map(|(_, package)| format!("{package}\n"))
+        .map(|(_, package)| package.to_string())
         .collect();
-    let project = Project::new(&lines);
+    let project = Project::new(&lines.join("\n"));
     let written = project.dependencies();
 
     let wanted: BTreeSet<String> = accepted
@@ -103,7 +103,7 @@ fn uv_would_do_much_more_with_what_we_refuse() {
     assert!(text.contains("[tool.uv"), "{text}");
 }
 
-/// A second opinion: the library that `pip` reads packages with, of the text before and after us.
+/// A second opinion: the library that Python's tools read packages with, of the text before and after us.
 #[test]
 fn our_canonical_text_means_what_the_text_meant() {
     let accepted = accepted();
@@ -113,16 +113,16 @@ fn our_canonical_text_means_what_the_text_meant() {
         .collect();
     let script = r"
 import json, sys
-from pip._vendor.packaging.requirements import Requirement
-from pip._vendor.packaging.utils import canonicalize_name
-from pip._vendor.packaging.version import Version
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 def comparison(one):
     plain = one.version[:-2] if one.version.endswith('.*') else one.version
     return one.operator, str(Version(plain)), plain != one.version
 def read(text):
     read = Requirement(text)
     assert read.url is None and read.marker is None, text
-    extras = sorted(canonicalize_name(extra) for extra in read.extras)
+    extras = sorted({canonicalize_name(extra) for extra in read.extras})
     return canonicalize_name(read.name), extras, sorted(set(map(comparison, read.specifier)))
 pairs = json.load(sys.stdin)
 for name, text, ours in pairs:

@@ -49,7 +49,7 @@ pub enum LockError {
         problem: VersionError,
     },
     /// A package is there twice.
-    #[error("{name} is in the lock twice: ask for one version of it")]
+    #[error("{name} is in the lock twice: resolve for one Python on this machine")]
     Twice {
         /// The package.
         name: PackageName,
