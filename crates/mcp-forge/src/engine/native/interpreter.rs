@@ -179,7 +179,7 @@ async fn managed_by_uv() -> Option<Interpreter> {
 }
 
 /// Asks one candidate. It is the operator's program, but it answers in text: parsed, not trusted.
-async fn ask(path: &Path) -> Result<Interpreter, String> {
+pub(super) async fn ask(path: &Path) -> Result<Interpreter, String> {
     // With `site`: before Python 3.14 it is what finds out that a virtual environment is one.
     let text = run(path, &["-I", "-c", QUESTION]).await?;
     let answer: Answer = serde_json::from_str(text.trim())

@@ -196,9 +196,13 @@ impl Jobs {
         if let Some(known) = hosts.get(&key) {
             return Ok(known.clone());
         }
-        let mut found = interpreter::find(python.or(self.python.as_deref()))
-            .await
-            .map_err(LaunchError::Python)?;
+        let found = match python {
+            None => interpreter::find(self.python.as_deref()).await,
+            Some(path) => interpreter::ask(path)
+                .await
+                .map_err(|reason| format!("{} was to be built for, but {reason}", path.display())),
+        };
+        let mut found = found.map_err(LaunchError::Python)?;
         // A build starts from the bare interpreter.
         found.environment = None;
         let (executable, version) = (found.executable.clone(), found.version);

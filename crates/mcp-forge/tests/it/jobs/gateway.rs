@@ -125,7 +125,10 @@ async fn echoes(mut stream: TcpStream) {
 }
 
 async fn sends_without_end(mut stream: TcpStream) {
-    stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.ok();
+    stream
+        .write_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n")
+        .await
+        .ok();
     while stream.write_all(&[b'x'; 1 << 16]).await.is_ok() {}
 }
 
