@@ -24,9 +24,7 @@ use crate::{
 mod interpreter;
 pub mod job;
 mod launch;
-mod lines;
 mod minimal;
-mod occupied;
 mod output_pipe;
 mod render;
 mod warm;

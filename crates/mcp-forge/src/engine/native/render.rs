@@ -35,6 +35,15 @@ pub(super) struct Host {
     runner: OnceLock<Vec<File>>,
 }
 
+/// What every program sees of a host.
+#[derive(Debug)]
+pub(super) struct Shown {
+    pub(super) trees: Vec<Tree>,
+    pub(super) links: Vec<Link>,
+    pub(super) files: Vec<File>,
+    pub(super) variables: Vec<(String, String)>,
+}
+
 impl Host {
     /// Looks at the host's root directory.
     pub(super) fn read(interpreter: Interpreter, private_root: Option<PathBuf>) -> Self {
@@ -83,14 +92,14 @@ impl Host {
     }
 
     /// What a build job sees of this host: the same trees and links, and no runner.
-    pub(super) fn for_job(&self) -> (Vec<Tree>, Vec<Link>, Vec<File>, Vec<(String, String)>) {
+    pub(super) fn for_job(&self) -> Shown {
         let files = ETC.iter().map(|(path, content)| file(path, content));
-        (
-            self.trees.clone(),
-            self.links.clone(),
-            files.collect(),
-            self.environment(),
-        )
+        Shown {
+            trees: self.trees.clone(),
+            links: self.links.clone(),
+            files: files.collect(),
+            variables: self.environment(),
+        }
     }
 
     fn prefix(&self) -> String {

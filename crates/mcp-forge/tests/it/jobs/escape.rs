@@ -199,7 +199,6 @@ impl Surroundings {
         };
         let traffic = gateway.traffic();
         let done = self.bench.run(spec, Some(gateway)).await;
-        eprintln!("{}", done.stderr);
         let worked = attempts(&done);
         if !listed {
             let refused: BTreeSet<String> = traffic.refused().into_iter().collect();

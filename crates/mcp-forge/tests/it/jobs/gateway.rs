@@ -109,13 +109,13 @@ where
 /// Reads a request's head, then says this and closes.
 async fn says(mut stream: TcpStream, answer: Vec<u8>) {
     let mut head = [0; 4096];
-    stream.read(&mut head).await.ok();
+    let _ = stream.read(&mut head).await;
     stream.write_all(&answer).await.ok();
 }
 
 async fn never_answers(stream: TcpStream) {
     let _open = stream;
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 async fn echoes(mut stream: TcpStream) {
@@ -129,7 +129,7 @@ async fn sends_without_end(mut stream: TcpStream) {
         .write_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n")
         .await
         .ok();
-    while stream.write_all(&[b'x'; 1 << 16]).await.is_ok() {}
+    while stream.write_all(&[b'x'; 8 << 10]).await.is_ok() {}
 }
 
 #[tokio::test]
@@ -401,6 +401,5 @@ async fn uv_ends_whatever_an_index_does() {
             traffic.bytes() > 0 && traffic.bytes() <= 1 << 20,
             "{done:?}"
         );
-        eprintln!("{} {:?}", done.stderr, traffic.refused());
     }
 }
