@@ -32,6 +32,15 @@ pub(super) struct Base {
     standard: Arc<OnceCell<Vec<String>>>,
 }
 
+/// What every program sees of a host.
+#[derive(Debug)]
+pub(super) struct Shown {
+    pub(super) trees: Vec<Tree>,
+    pub(super) links: Vec<Link>,
+    pub(super) files: Vec<File>,
+    pub(super) variables: Vec<(String, String)>,
+}
+
 impl Base {
     pub(super) fn new(interpreter: Interpreter) -> Self {
         Self {
@@ -137,14 +146,14 @@ impl Host {
     }
 
     /// What a build job sees of this host: the same trees and links, and no runner.
-    pub(super) fn for_job(&self) -> (Vec<Tree>, Vec<Link>, Vec<File>, Vec<(String, String)>) {
+    pub(super) fn for_job(&self) -> Shown {
         let files = ETC.iter().map(|(path, content)| file(path, content));
-        (
-            self.trees.clone(),
-            self.links.clone(),
-            files.collect(),
-            self.environment(),
-        )
+        Shown {
+            trees: self.trees.clone(),
+            links: self.links.clone(),
+            files: files.collect(),
+            variables: self.environment(),
+        }
     }
 
     fn prefix(&self) -> String {
