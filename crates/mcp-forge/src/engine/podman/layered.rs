@@ -462,17 +462,20 @@ mod tests {
         assert_eq!(name(&"ab".repeat(32)), "mcp-forge/custom:abababababab");
     }
 
+    /// What is said, and what it is said of.
+    type Plant = (&'static str, &'static dyn Fn(&Path));
+
     #[test]
     fn hostile_members_are_refused() {
-        let plant: [(&str, &dyn Fn(&Path)); 8] = [
+        let plant: [Plant; 8] = [
             ("leads out", &|root| {
-                symlink("/etc/passwd", root.join("x")).unwrap()
+                symlink("/etc/passwd", root.join("x")).unwrap();
             }),
             ("leads out", &|root| {
-                symlink("../x", root.join("x")).unwrap()
+                symlink("../x", root.join("x")).unwrap();
             }),
             ("leads out", &|root| {
-                symlink("b/../../../x", root.join("a/x")).unwrap()
+                symlink("b/../../../x", root.join("a/x")).unwrap();
             }),
             ("no file: x", &|root| {
                 rustix::fs::mknodat(

@@ -7,7 +7,7 @@
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::{Arc, OnceLock, Weak},
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
@@ -33,6 +33,7 @@ mod owner;
 mod pool;
 mod probe;
 pub mod socket;
+mod upkeep;
 pub mod versions;
 
 use containers::{ContainerError, Containers, Own};
@@ -407,8 +408,11 @@ impl Engine for Podman {
     async fn prepare(&self) -> Result<(), LaunchError> {
         let service = self.0.service().await?;
         self.0.pull(&service, Pull::Missing).await;
-        tokio::spawn(pull_newer(Arc::downgrade(&self.0)));
-        tokio::spawn(tidy(Arc::downgrade(&self.0), self.0.settings.max_age));
+        tokio::spawn(upkeep::pull_newer(Arc::downgrade(&self.0)));
+        tokio::spawn(upkeep::tidy(
+            Arc::downgrade(&self.0),
+            self.0.settings.max_age,
+        ));
         self.0.image(&service, &Purpose::default()).await?;
         if self.0.settings.ready > 0 {
             let wanted = self.0.wanted(&Purpose::default());
@@ -465,45 +469,6 @@ impl Engine for Podman {
         };
         if tokio::time::timeout(END, gone).await.is_err() {
             tracing::warn!("not all containers are gone; the next start removes them");
-        }
-    }
-}
-
-/// Asks the registries for newer images now and then, for as long as the engine lives.
-async fn pull_newer(inner: Weak<Inner>) {
-    loop {
-        let Some(interval) = inner
-            .upgrade()
-            .map(|inner| inner.settings.images.pull_interval)
-        else {
-            return;
-        };
-        tokio::time::sleep(interval).await;
-        if let Some(inner) = inner.upgrade()
-            && let Ok(service) = inner.service().await
-        {
-            inner.pull(&service, Pull::Newer).await;
-        }
-    }
-}
-
-/// Looks now and then for containers that nobody will remove, for as long as the engine lives.
-async fn tidy(inner: Weak<Inner>, max_age: Duration) {
-    const EVERY: Duration = Duration::from_mins(10);
-    loop {
-        tokio::time::sleep(EVERY.min(max_age)).await;
-        let Some(inner) = inner.upgrade() else {
-            return;
-        };
-        let looked = match inner.service().await {
-            Ok(service) => service.containers.remove_orphans().await.map(drop),
-            Err(error) => {
-                tracing::debug!(%error, "no look for old containers");
-                continue;
-            }
-        };
-        if let Err(error) = looked {
-            tracing::debug!(%error, "no look for old containers");
         }
     }
 }

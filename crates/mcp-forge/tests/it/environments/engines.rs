@@ -529,9 +529,12 @@ async fn an_interpreter_that_is_another_one_now_is_refused_with_the_fix() {
     }
 }
 
+/// What is said, and what it is said of.
+type Damage = (&'static str, &'static dyn Fn(&Tree));
+
 #[test]
 fn what_is_not_as_it_was_published_is_not_opened() {
-    let damage: [(&str, &dyn Fn(&Tree)); 6] = [
+    let damage: [Damage; 6] = [
         ("meta.json is not what it was", &|tree| {
             fs::write(tree.directory().join("meta.json"), "{").unwrap();
         }),

@@ -85,7 +85,7 @@ impl Tree {
     pub(crate) fn of_another_version() -> Self {
         let mut tree = Self::new('9');
         fs::remove_dir_all(tree.directory().join("lib")).unwrap();
-        tree.meta.python = "3.9".to_owned();
+        "3.9".clone_into(&mut tree.meta.python);
         fs::create_dir_all(tree.site_packages()).unwrap();
         tree.describe();
         tree
