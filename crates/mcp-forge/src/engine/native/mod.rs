@@ -28,7 +28,10 @@ mod launch;
 mod minimal;
 mod output_pipe;
 mod render;
+mod versions;
 mod warm;
+
+pub use versions::{NoPython, Python, PythonSearch, find_python};
 
 use environments::{Environments, Kept};
 use interpreter::Interpreter;
@@ -188,11 +191,10 @@ impl Native {
             tracing::warn!(%error, "the interpreter does not compile the runner; each sandbox will");
         }
         let private_root = self.private_root(&base.interpreter).await?;
-        let packages = environment.directory.join("lib");
-        Ok(Arc::new(Host::with_packages(
+        Ok(Arc::new(Host::of_environment(
             base,
             private_root,
-            Some(packages),
+            environment,
         )))
     }
 

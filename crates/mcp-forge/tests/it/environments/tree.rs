@@ -74,9 +74,21 @@ impl Tree {
 
     /// As written in its description, by whatever changes it.
     pub(crate) fn described(mut self, change: impl FnOnce(&mut Meta)) -> Self {
+        let before = self.directory();
         change(&mut self.meta);
+        fs::rename(before, self.directory()).unwrap();
         self.describe();
         self
+    }
+
+    /// For a Python that is not the one at the path that it names.
+    pub(crate) fn of_another_version() -> Self {
+        let mut tree = Self::new('9');
+        fs::remove_dir_all(tree.directory().join("lib")).unwrap();
+        "3.9".clone_into(&mut tree.meta.python);
+        fs::create_dir_all(tree.site_packages()).unwrap();
+        tree.describe();
+        tree
     }
 
     pub(crate) fn directory(&self) -> PathBuf {
