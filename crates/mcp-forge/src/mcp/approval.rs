@@ -5,11 +5,7 @@
 //! Nothing is kept between the two and nothing that the client sends back is trusted: the second call
 //! judges the packages anew, and only an answer to exactly the question that it would ask counts.
 
-use std::{
-    collections::BTreeMap,
-    fmt::Write as _,
-    time::Duration,
-};
+use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
 
 use rmcp::{
     RoleServer,

@@ -181,7 +181,10 @@ impl Call<'_> {
                 return built.map(built_result);
             };
             observer.status("waiting for an approval");
-            match asking.ask(work.name(), waiting, self.answers.as_ref()).await {
+            match asking
+                .ask(work.name(), waiting, self.answers.as_ref())
+                .await
+            {
                 Said::Yes => {
                     let packages: Vec<String> = waiting
                         .iter()
@@ -197,11 +200,7 @@ impl Call<'_> {
         self.attempt(work, observer).await.map(built_result)
     }
 
-    async fn attempt(
-        &self,
-        work: &Work,
-        observer: &mut NewestLine,
-    ) -> Result<Built, ServiceError> {
+    async fn attempt(&self, work: &Work, observer: &mut NewestLine) -> Result<Built, ServiceError> {
         let (teller, mut told) = Teller::new();
         let mut building = pin!(async {
             match work {
@@ -297,12 +296,12 @@ fn list_text(listed: &Listed) -> String {
     for view in listed.custom.iter().take(MOST_NAMED) {
         let _ = write!(
             text,
-            "{}: {}, Python {}, {} packages, {} MB",
+            "{}: {}, Python {}, {} MB, packages installed: {}",
             view.name,
             view.state,
             view.python_version,
-            view.packages.len(),
             view.size_mb,
+            view.packages.len(),
         );
         if !view.requested.is_empty() {
             let _ = write!(text, "; asked for {}", view.requested.join(", "));
@@ -364,11 +363,7 @@ fn with_templates(config: &Config, schema: &JsonObject) -> JsonObject {
         .map(|(name, _)| name.to_string())
         .collect();
     let mut schema = Value::Object(schema.clone());
-    add(
-        &mut schema,
-        "/properties/template",
-        json!({"enum": names}),
-    );
+    add(&mut schema, "/properties/template", json!({"enum": names}));
     match schema {
         Value::Object(schema) => schema,
         _ => JsonObject::new(),

@@ -83,12 +83,7 @@ pub(super) async fn report<T>(
     let started = Instant::now();
     let mut work = std::pin::pin!(work);
     let first = newest.borrow_and_update().clone();
-    let mut sending = Some(Box::pin(notify(
-        peer,
-        token.clone(),
-        Duration::ZERO,
-        first,
-    )));
+    let mut sending = Some(Box::pin(notify(peer, token.clone(), Duration::ZERO, first)));
     let mut last = started;
     let mut output_ended = false;
     let ended = loop {

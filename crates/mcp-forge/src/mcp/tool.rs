@@ -254,7 +254,11 @@ mod tests {
 
     #[test]
     fn the_fixed_description_is_short_enough_to_be_read() {
-        let whole = describe(true, &[]).split("\n\nThe tools that code").next().unwrap().len();
+        let whole = describe(true, &[])
+            .split("\n\nThe tools that code")
+            .next()
+            .unwrap()
+            .len();
         assert!(whole < 1500, "{whole} bytes");
     }
 }
