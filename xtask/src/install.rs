@@ -34,6 +34,7 @@ const PYPI: &[&str] = &[
     "ipython==9.18.1",
     "ipykernel==7.4.0",
     "jupyter_client==8.10.0",
+    "packaging==26.4",
     "uv==0.13.9",
 ];
 

@@ -102,7 +102,11 @@ fn of_directory(directory: &Path, reader: &Reader<'_>) -> Result<Named, ConfigEr
                     && let Some((key, node)) = entries.first()
                 {
                     let problem = "nothing but templates stands in such a file: remove the key";
-                    return Err(places.error(Some(node), show_path(&[key.clone()]), problem));
+                    return Err(places.error(
+                        Some(node),
+                        show_path(std::slice::from_ref(key)),
+                        problem,
+                    ));
                 }
                 tree.put(&SECTION, section);
             }

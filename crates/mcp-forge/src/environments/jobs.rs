@@ -29,6 +29,9 @@ const MEMORY: u64 = 4 << 30;
 /// Processes and threads of a job.
 const PIDS: u64 = 512;
 
+/// The kernel's word for a file that is larger than it may be.
+const SIGXFSZ: i32 = 25;
+
 /// Between two looks at how many bytes have come.
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -102,7 +105,7 @@ impl Runner<'_> {
                 let limit = self.settings.max_build_time.as_secs();
                 Err(EnvironmentsError::TimedOut(limit))
             }
-            JobEnd::TooLarge => Err(EnvironmentsError::TooLarge {
+            JobEnd::TooLarge | JobEnd::Signaled(SIGXFSZ) => Err(EnvironmentsError::TooLarge {
                 size: "more".to_owned(),
                 most: show_size(self.settings.max_bytes),
             }),

@@ -18,7 +18,7 @@ use crate::{
     },
     names::{Principal, SessionName},
     packages::{EnvironmentName, PackageName, PythonVersion, Requirement},
-    session::Packages,
+    session::{DEFAULT_ENVIRONMENT, Packages},
     store::Approval,
     text::quoted,
     turn::Observer,
@@ -367,30 +367,26 @@ pub(super) fn selected(
     request: &ExecuteRequest,
     is_template: impl Fn(&EnvironmentName) -> bool,
 ) -> Result<(Option<Selection>, bool), ServiceError> {
-    match (
-        request.custom_image.as_deref(),
-        request.environment.as_deref(),
-    ) {
-        (Some(_), Some(_)) => Err(rejected(
-            "environment",
-            "`custom_image` and `environment` are both there; pass one of them.",
-        )),
-        (Some(text), None) => {
-            let name = environment_name("custom_image", text)?;
-            Ok((Some(Selection::Custom(name)), true))
+    let (field, text) = match (&request.custom_image, &request.environment) {
+        (Some(_), Some(_)) => {
+            return Err(rejected(
+                "environment",
+                "`custom_image` and `environment` are both there; pass one of them.",
+            ));
         }
-        (None, Some("default")) => Ok((None, true)),
-        (None, Some(text)) => {
-            let name = environment_name("environment", text)?;
-            let selection = if is_template(&name) {
-                Selection::Template(name)
-            } else {
-                Selection::Custom(name)
-            };
-            Ok((Some(selection), true))
-        }
-        (None, None) => Ok((None, false)),
-    }
+        (None, None) => return Ok((None, false)),
+        (None, Some(text)) if text == DEFAULT_ENVIRONMENT => return Ok((None, true)),
+        (Some(text), None) => ("custom_image", text),
+        (None, Some(text)) => ("environment", text),
+    };
+    // No environment has a template's name: either field may say either.
+    let name = environment_name(field, text)?;
+    let selection = if is_template(&name) {
+        Selection::Template(name)
+    } else {
+        Selection::Custom(name)
+    };
+    Ok((Some(selection), true))
 }
 
 fn package_name(text: &str) -> Result<PackageName, ServiceError> {

@@ -39,7 +39,9 @@ use crate::{
     audit::{Audit, AuditError, Pending, fields},
     bridge::{Bridge, Grant, GrantError},
     config::Config,
-    engine::{Engine, Environment, Guard, Isolation, LaunchError, Purpose, SandboxSpec},
+    engine::{
+        Engine, Environment, Guard, Isolation, LaunchError, Purpose, SandboxSpec, native::job::Jobs,
+    },
     environments::{Environments, EnvironmentsError},
     limits::LimitsView,
     names::{Principal, SessionName},
@@ -193,6 +195,17 @@ impl Service {
         bridge: Arc<Bridge>,
         audit: Audit,
     ) -> Arc<Self> {
+        let jobs = Jobs::new(&config);
+        Self::with_jobs(config, engine, bridge, (audit, jobs))
+    }
+
+    /// As [`Service::new`], with other jobs: tests are not the program that they start.
+    pub fn with_jobs(
+        config: Config,
+        engine: Arc<dyn Engine>,
+        bridge: Arc<Bridge>,
+        (audit, jobs): (Audit, Jobs),
+    ) -> Arc<Self> {
         let slots = Slots::new(config.max_concurrent);
         let store = Arc::new(Store::new(&config.data_dir));
         let sessions = Sessions::new(
@@ -202,7 +215,8 @@ impl Service {
             audit.clone(),
         );
         let ending = CancellationToken::new();
-        let environments = Environments::new(&config, Arc::clone(&engine), store, audit.clone());
+        let environments =
+            Environments::with_jobs(&config, jobs, (Arc::clone(&engine), store, audit.clone()));
         Arc::new(Self {
             config,
             engine,

@@ -3,7 +3,7 @@
 use super::MAX_LOCK_BYTES;
 use crate::packages::{
     name::{BadName, PackageName},
-    version::{Version, VersionError},
+    version::VersionError,
 };
 
 /// The resolver's answer, or a kept lock, cannot be used. Nothing of it was kept.
@@ -49,16 +49,8 @@ pub enum LockError {
         problem: VersionError,
     },
     /// A package is there twice.
-    #[error("{name} is in the lock twice: ask for one version of it")]
+    #[error("{name} is in the lock twice: resolve for one Python on this machine")]
     Twice {
-        /// The package.
-        name: PackageName,
-    },
-    /// A package is installed under a condition only.
-    #[error(
-        "{name} is in the lock under a condition, and an environment is for one Python on one machine: resolve for that one"
-    )]
-    Conditional {
         /// The package.
         name: PackageName,
     },
@@ -90,7 +82,7 @@ pub enum LockError {
         /// The package.
         name: PackageName,
         /// Its version.
-        version: Version,
+        version: String,
         /// The file, in quotes and made safe.
         file: String,
     },

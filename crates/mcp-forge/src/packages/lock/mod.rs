@@ -229,7 +229,7 @@ fn check_file_name(
     if wheel.name != *name || !wheel.version.is_same(version) {
         return Err(LockError::OtherPackage {
             name: name.clone(),
-            version: version.clone(),
+            version: version.to_string(),
             file: quoted(file_name),
         });
     }

@@ -22,7 +22,8 @@ const MAX_LOCATION: usize = 2_048;
 /// Largest wheel that is believed in, in bytes.
 const MAX_WHEEL_BYTES: u64 = 1 << 40;
 
-/// A `pylock.toml` as uv writes it. What is not named here says nothing about what is installed.
+/// A `pylock.toml` as uv writes it. What is not named here says nothing about what is installed:
+/// a `marker` too, since uv lists only what this Python on this machine needs, and all of it is judged and installed.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct RawLock {
@@ -35,7 +36,6 @@ pub(super) struct RawLock {
 pub(super) struct RawPackage {
     name: String,
     version: Option<String>,
-    marker: Option<String>,
     #[serde(default)]
     wheels: Vec<RawWheel>,
     sdist: Option<toml::Value>,
@@ -65,9 +65,6 @@ impl RawPackage {
             name: quoted(&self.name),
             problem,
         })?;
-        if self.marker.is_some() {
-            return Err(LockError::Conditional { name });
-        }
         let elsewhere = [
             (self.vcs.is_some(), "a repository"),
             (self.directory.is_some(), "a directory"),
@@ -227,7 +224,7 @@ fn unescaped(text: &str) -> Option<String> {
             return None;
         }
         let byte = u8::from_str_radix(code, 16).ok()?;
-        if !byte.is_ascii_graphic() {
+        if !byte.is_ascii_graphic() && byte != b' ' {
             return None;
         }
         out.push(char::from(byte));

@@ -165,6 +165,17 @@ fn files_say_the_package_and_the_version_that_they_are_of() {
     assert_eq!(local.packages()[0].version.local(), Some("cpu"));
 }
 
+/// uv repeats conditions that hold here. One that does not hold hides nothing from the rules.
+#[test]
+fn a_package_under_a_condition_is_one_like_any_other() {
+    let wheel = hosted("a-1.0-py3-none-any.whl");
+    let text = format!(
+        "{HEAD}[[packages]]\nname = \"a\"\nversion = \"1.0\"\nmarker = \"sys_platform == 'win32'\"\nwheels = [{wheel}]\n"
+    );
+    let lock = read(&text).unwrap();
+    assert_eq!(lock, one("a", "1.0", "a-1.0-py3-none-any.whl").unwrap());
+}
+
 /// The variant's name.
 fn kind(error: &LockError) -> String {
     let debug = format!("{error:?}");
@@ -205,12 +216,6 @@ fn what_is_not_a_wheel_of_a_listed_place_is_refused() {
         (
             "Version",
             with(&good).replace("\"1.0\"\nwheels", "\"1.0\\n\"\nwheels"),
-        ),
-        (
-            "Conditional",
-            entry(&format!(
-                "version = \"1.0\"\nmarker = \"python_version > '3'\"\nwheels = [{good}]"
-            )),
         ),
         (
             "Twice",
@@ -324,7 +329,7 @@ fn what_is_not_a_wheel_of_a_listed_place_is_refused() {
     read(&with(&good)).unwrap();
     read(&other("https://index.example:8443/x")).unwrap();
     read(&other("file:///srv/wheels")).unwrap();
-    read(&other("file:///srv/wheels/deep")).unwrap();
+    read(&other("file:///srv/wheels/deep%20er")).unwrap();
 }
 
 #[test]

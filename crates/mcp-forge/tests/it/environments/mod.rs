@@ -1,4 +1,21 @@
 //! Environments: trees of packages that sandboxes have in place of the interpreter's own.
 
+use std::{fs, path::Path};
+
+mod builds;
 mod engines;
+mod hostile;
+mod index;
+mod lifecycle;
+mod place;
 pub(crate) mod tree;
+
+/// What is in a directory, sorted.
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}

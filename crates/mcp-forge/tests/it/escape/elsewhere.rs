@@ -6,6 +6,7 @@ use mcp_forge::{
 };
 
 pub(crate) use super::case::Case;
+pub(crate) use super::host::negative_controls;
 use super::{
     case::{self, MACHINE},
     host::Host,

@@ -313,7 +313,7 @@ impl Drop for Host {
 }
 
 /// The build of the program that can leave layers out: named by the environment, else built here.
-fn negative_controls() -> &'static Path {
+pub(crate) fn negative_controls() -> &'static Path {
     static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
         std::env::var_os("FORGE_TEST_CONTROL_BINARY")
             .map_or_else(build_negative_controls, PathBuf::from)

@@ -1,0 +1,77 @@
+//! A package index of the test's own, on this machine.
+
+use std::{fs, path::Path, process::Child};
+
+use mcp_forge::{
+    config::{ExtraIndex, IndexUrl},
+    packages::PackageName,
+};
+
+pub(crate) struct Index {
+    port: u16,
+    server: Child,
+}
+
+impl Index {
+    /// Serves these kinds of wheels.
+    #[expect(clippy::disallowed_methods, reason = "tests start their index")]
+    pub(crate) async fn start(directory: &Path, kinds: &[&str]) -> Self {
+        fs::create_dir_all(directory).unwrap();
+        super::hostile::make_wheels(directory, kinds);
+        for name in super::names(directory) {
+            let package = name.split('-').next().unwrap().replace('_', "-");
+            let place = directory.join("simple").join(package);
+            fs::create_dir_all(&place).unwrap();
+            fs::rename(directory.join(&name), place.join(&name)).unwrap();
+            let page = format!("<a href=\"{name}\">{name}</a>");
+            fs::write(place.join("index.html"), page).unwrap();
+        }
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = free.local_addr().unwrap().port();
+        drop(free);
+        let server = std::process::Command::new("/usr/bin/python3.11")
+            .args([
+                "-m",
+                "http.server",
+                "--bind",
+                "127.0.0.1",
+                &port.to_string(),
+            ])
+            .current_dir(directory)
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while tokio::net::TcpStream::connect(("127.0.0.1", port))
+            .await
+            .is_err()
+        {
+            assert!(
+                std::time::Instant::now() < deadline,
+                "the index does not start"
+            );
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+        Self { port, server }
+    }
+
+    /// As the configuration names it.
+    pub(crate) fn named(&self, name: &str, packages: &[&str]) -> ExtraIndex {
+        let packages = packages
+            .iter()
+            .map(|name| PackageName::parse(name).unwrap());
+        ExtraIndex {
+            name: name.to_owned(),
+            url: IndexUrl::parse(&format!("http://127.0.0.1:{}/simple", self.port)).unwrap(),
+            packages: packages.collect(),
+        }
+    }
+}
+
+impl Drop for Index {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
