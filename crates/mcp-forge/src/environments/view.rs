@@ -138,6 +138,16 @@ impl Environments {
         })
     }
 
+    /// How many there are that principals made, and how many templates that were built.
+    ///
+    /// # Errors
+    ///
+    /// [`EnvironmentsError::Store`].
+    pub async fn count(&self) -> Result<[i64; 2], EnvironmentsError> {
+        let [templates, custom] = self.inner.store.count_environments(EVERYBODY).await?;
+        Ok([custom, templates])
+    }
+
     /// One of a caller's own.
     ///
     /// # Errors

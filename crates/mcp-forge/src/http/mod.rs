@@ -216,7 +216,7 @@ async fn metrics(State(shared): State<Shared>, request: Request<Body>) -> Respon
         return refused.into_response();
     }
     let kind = [(CONTENT_TYPE, "text/plain; version=0.0.4")];
-    (kind, shared.service.metrics()).into_response()
+    (kind, shared.service.metrics().await).into_response()
 }
 
 /// Counts a request against the quotas of whoever sent it, and as work that is waited for.

@@ -16,19 +16,22 @@ use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
         CallToolRequestParams, CallToolResponse, CallToolResult, CustomNotification, CustomRequest,
-        CustomResult, ErrorCode, Implementation, ListResourceTemplatesResult, ListResourcesResult,
-        ListToolsResult, PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams,
-        ReadResourceResponse, ResourceUpdatedNotificationParam, ServerCapabilities, ServerConfig,
-        SubscribeRequestParams, SubscriptionFilter, UnsubscribeRequestParams,
+        CustomResult, ErrorCode, Implementation, InputResponses, JsonObject,
+        ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
+        ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
+        ResourceUpdatedNotificationParam, ServerCapabilities, ServerConfig, SubscribeRequestParams,
+        SubscriptionFilter, UnsubscribeRequestParams,
     },
     service::{NotificationContext, RequestContext, SubscriptionContext},
 };
 use serde_json::Value;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+mod approval;
 pub(crate) mod client;
 mod console;
 mod endpoint;
+mod environments;
 mod handshakes;
 mod listen;
 mod progress;
@@ -67,7 +70,8 @@ const INSTRUCTIONS: &str = "\
 MCP-Forge runs Python in a sealed sandbox. Prefer one execute_python call that calls several tools, filters their \
 answers and returns a small result over many single tool calls whose answers all pass through the conversation. \
 The resource mcp://forge/tools/available lists the tools that code can call, mcp://forge/tools/{tool_name}/schema \
-describes one, and mcp://forge/environment/info lists the installed packages. For work in several steps pass a \
+describes one, and mcp://forge/environment/info lists the installed packages; build_custom_environment installs \
+others, once, and custom_image then names that environment. For work in several steps pass a \
 session_id; document_state writes down where it stands, and mcp://forge/sessions/{session_id}/state shows it.";
 
 /// The other end of one connection.
@@ -121,6 +125,7 @@ impl ServerHandler for Client {
         }
         let mut tools = vec![tool::execute_python(self.service.config(), &known)];
         tools.extend(sessions::tools());
+        tools.extend(environments::tools(self.service.config()));
         Ok(ListToolsResult::with_all_items(tools))
     }
 
@@ -202,6 +207,11 @@ impl ServerHandler for Client {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let arguments = request.arguments.unwrap_or_default();
+        if environments::NAMES.contains(&&*request.name) {
+            return self
+                .call_for_environments(&request.name, (arguments, request.input_responses), context)
+                .await;
+        }
         let is_console = self.door == Door::Socket && console::is_asked_for(&context.meta);
         let called = if request.name == tool::EXECUTE_PYTHON {
             match ExecuteRequest::from_json(arguments) {
@@ -381,6 +391,27 @@ impl Client {
         }
     }
 
+    /// Calls a tool for environments, whose answer may be a question.
+    async fn call_for_environments(
+        &self,
+        name: &str,
+        (arguments, answers): (JsonObject, Option<InputResponses>),
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let call = environments::Call {
+            service: &self.service,
+            principal: &self.principal,
+            may_approve: self.may(Scope::Admin, &context),
+            context: &context,
+            answers,
+        };
+        let called = tokio::select! {
+            called = environments::call(&call, name, arguments) => called.ok_or_else(|| unknown_tool(name))?,
+            () = context.ct.cancelled() => return Ok(render::refuse(&"the call was cancelled").into()),
+        };
+        Ok(called.unwrap_or_else(|error| render::refuse(&error).into()))
+    }
+
     /// As [`Self::execute`], with all output as it comes, and interrupts.
     async fn execute_for_console(
         &self,
@@ -405,10 +436,11 @@ impl Client {
 
 fn unknown_tool(name: &str) -> ErrorData {
     let message = format!(
-        "Unknown tool `{}`; this server has `{}`, `{}`.",
+        "Unknown tool `{}`; this server has `{}`, `{}`, `{}`.",
         clipped(name),
         tool::EXECUTE_PYTHON,
-        sessions::NAMES.join("`, `")
+        sessions::NAMES.join("`, `"),
+        environments::NAMES.join("`, `")
     );
     ErrorData::invalid_params(message, None)
 }

@@ -1,4 +1,4 @@
-//! Progress of a running turn: clients give up after a minute of silence, so there is none.
+//! Progress of a running turn or build: clients give up after a minute of silence, so there is none.
 
 use std::time::Duration;
 
@@ -82,12 +82,8 @@ pub(super) async fn report<T>(
 ) -> T {
     let started = Instant::now();
     let mut work = std::pin::pin!(work);
-    let mut sending = Some(Box::pin(notify(
-        peer,
-        token.clone(),
-        Duration::ZERO,
-        String::new(),
-    )));
+    let first = newest.borrow_and_update().clone();
+    let mut sending = Some(Box::pin(notify(peer, token.clone(), Duration::ZERO, first)));
     let mut last = started;
     let mut output_ended = false;
     let ended = loop {

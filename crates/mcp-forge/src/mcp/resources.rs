@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{render::sentence, sessions};
 use crate::{
+    environments::EnvironmentsError,
     names::Principal,
     service::{Service, ServiceError},
     session::{MAX_FILE_BYTES, SessionError},
@@ -15,6 +16,9 @@ const TOOLS: &str = "mcp://forge/tools/available";
 const SCHEMA_START: &str = "mcp://forge/tools/";
 const SCHEMA_END: &str = "/schema";
 const ENVIRONMENT: &str = "mcp://forge/environment/info";
+const ENVIRONMENTS: &str = "mcp://forge/environments/list";
+const ENVIRONMENT_START: &str = "mcp://forge/environments/";
+const ENVIRONMENT_END: &str = "/info";
 const AUDIT: &str = "mcp://forge/audit/operations";
 
 pub(super) const SESSIONS: &str = "mcp://forge/sessions/list";
@@ -39,6 +43,12 @@ pub(super) fn list() -> Vec<Resource> {
             "environment/info",
             "Python environment",
             "Python version, installed packages, system, isolation and limits, as code in a sandbox finds them.",
+        ),
+        (
+            ENVIRONMENTS,
+            "environments/list",
+            "Environments",
+            "Environments with packages of your choice, for `custom_image`, and the templates, for `environment`.",
         ),
         (
             SESSIONS,
@@ -68,6 +78,10 @@ pub(super) fn templates() -> Vec<ResourceTemplate> {
             .with_description(
                 "One tool's Python signature, description, input and output schema, by its name in tools/available.",
             )
+            .with_mime_type(JSON),
+        ResourceTemplate::new("mcp://forge/environments/{name}/info", "environments/info")
+            .with_title("Environment")
+            .with_description("One environment: what was asked for, all that is installed, size, and when it is archived if nobody uses it.")
             .with_mime_type(JSON),
         ResourceTemplate::new("mcp://forge/sessions/{session_id}/state", "sessions/state")
             .with_title("State of a session")
@@ -109,6 +123,10 @@ pub(super) async fn read(reader: &Reader<'_>, uri: &str) -> Result<ReadResourceR
             return Err(ErrorData::invalid_request(ADMIN_ONLY, None));
         }
         (AUDIT, _) => service.audit_operations().map(Value::from),
+        (ENVIRONMENTS, _) => service
+            .list_environments(me)
+            .await
+            .map(|listed| json!(listed)),
         (SESSIONS, _) => sessions::list((service, me))
             .await
             .map(|listed| json!(listed)),
@@ -123,9 +141,13 @@ pub(super) async fn read(reader: &Reader<'_>, uri: &str) -> Result<ReadResourceR
         (_, Some((id, what))) if what.starts_with("files/") => {
             return read_file(reader, uri, (id, &what["files/".len()..])).await;
         }
-        _ => match tool_name(uri) {
-            Some(name) => service.tool_schema(name).await,
-            None => return Err(no_such(uri)),
+        _ => match (tool_name(uri), environment_name(uri)) {
+            (Some(name), _) => service.tool_schema(name).await,
+            (_, Some(name)) => {
+                let view = service.environment_view(me, name).await;
+                view.map(|view| json!(view))
+            }
+            _ => return Err(no_such(uri)),
         },
     };
     match value {
@@ -172,6 +194,11 @@ fn refuse(uri: &str, error: &ServiceError) -> ErrorData {
     match error {
         ServiceError::UnknownTool(_)
         | ServiceError::Session(SessionError::Unknown(_) | SessionError::NoFile { .. }) => {
+            not_found(uri, &message)
+        }
+        ServiceError::Environments(unknown)
+            if matches!(**unknown, EnvironmentsError::Unknown(_)) =>
+        {
             not_found(uri, &message)
         }
         ServiceError::Rejected { .. } => ErrorData::invalid_params(message, None),
@@ -247,8 +274,17 @@ fn is_text(kind: &str) -> bool {
 }
 
 fn tool_name(uri: &str) -> Option<&str> {
-    uri.strip_prefix(SCHEMA_START)?
-        .strip_suffix(SCHEMA_END)
+    between(uri, SCHEMA_START, SCHEMA_END)
+}
+
+fn environment_name(uri: &str) -> Option<&str> {
+    between(uri, ENVIRONMENT_START, ENVIRONMENT_END)
+}
+
+/// The one part of an address that is a name.
+fn between<'a>(uri: &'a str, start: &str, end: &str) -> Option<&'a str> {
+    uri.strip_prefix(start)?
+        .strip_suffix(end)
         .filter(|name| !name.is_empty() && !name.contains('/'))
 }
 

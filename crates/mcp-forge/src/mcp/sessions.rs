@@ -1,13 +1,11 @@
 //! The tools for sessions: their schemas, what calling one asks of the service, and how it answers.
 
-use std::sync::Arc;
-
-use rmcp::model::{CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotations};
+use rmcp::model::{CallToolResult, ContentBlock, Tool, ToolAnnotations};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::tool::{Direction, schema_of};
+use super::tool::{NoParameters, tool};
 use crate::{
     names::Principal,
     service::{DocumentRequest, DocumentResponse, ForkResponse, Service, ServiceError},
@@ -21,11 +19,6 @@ const FORK: &str = "fork_session";
 
 /// The names of the tools here.
 pub(super) const NAMES: [&str; 4] = [DOCUMENT, LIST, DELETE, FORK];
-
-/// No parameters.
-#[derive(JsonSchema)]
-#[schemars(deny_unknown_fields)]
-struct NoParameters {}
 
 #[derive(JsonSchema)]
 #[schemars(deny_unknown_fields)]
@@ -215,21 +208,4 @@ fn list_text(listed: &ListResponse) -> String {
         .collect();
     lines.extend(listed.notices.iter().cloned());
     lines.join("\n")
-}
-
-fn tool<In: JsonSchema, Out: JsonSchema>(
-    name: &'static str,
-    title: &str,
-    description: &'static str,
-    annotations: ToolAnnotations,
-) -> Tool {
-    let mut input: JsonObject = schema_of::<In>(Direction::In);
-    // Clients expect it, also where there are none.
-    input
-        .entry("properties")
-        .or_insert_with(|| Value::Object(Map::new()));
-    Tool::new(name, description, input)
-        .with_title(title)
-        .with_raw_output_schema(Arc::new(schema_of::<Out>(Direction::Out)))
-        .with_annotations(annotations.open_world(false))
 }

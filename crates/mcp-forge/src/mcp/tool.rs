@@ -1,10 +1,11 @@
-//! How `execute_python` introduces itself to a model that has never seen it.
+//! How tools introduce themselves to a model that has never seen them: `execute_python` here, the
+//! others with the same schemas.
 
 use std::{fmt::Write as _, sync::Arc};
 
 use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use schemars::{JsonSchema, generate::SchemaSettings};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::{
     bridge::ToolInfo,
@@ -31,14 +32,25 @@ Matplotlib figures and other rich objects come back as images without `plt.show(
 Without `session_id` each call starts from nothing. With one (`new` makes one), variables, imports and files in /workspace stay \
 for later calls. Should its interpreter be lost, the next call answers `session_lost` and does not run: repeat what built the state, then go on.
 
-There is no network and no `pip install`; everything from outside comes through tools.";
+There is no network and no `pip install`: data comes through tools";
+
+/// How its last sentence goes on.
+const PACKAGES: &str =
+    ", packages through `build_custom_environment`, whose environment `custom_image` then names.";
+const NO_PACKAGES: &str = ".";
+
+/// No parameters.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub(super) struct NoParameters {}
 
 /// Characters of tools listed in the description.
 const MAX_LISTED_CHARS: usize = 3000;
 
 /// The tool as a client lists it, with the tools that code can call as far as they are known.
 pub(super) fn execute_python(config: &Config, tools: &[ToolInfo]) -> Tool {
-    Tool::new(EXECUTE_PYTHON, describe(tools), input_schema(config))
+    let description = describe(config.environments.enabled, tools);
+    Tool::new(EXECUTE_PYTHON, description, input_schema(config))
         .with_title("Run Python in a sandbox")
         .with_raw_output_schema(Arc::new(schema_of::<ExecuteResponse>(Direction::Out)))
         // The sandbox itself can neither destroy nor reach anything; the tools it may be granted can.
@@ -51,8 +63,27 @@ pub(super) fn execute_python(config: &Config, tools: &[ToolInfo]) -> Tool {
         )
 }
 
-fn describe(tools: &[ToolInfo]) -> String {
-    let mut text = DESCRIPTION.to_owned();
+/// Another tool, which reaches nothing outside.
+pub(super) fn tool<In: JsonSchema, Out: JsonSchema>(
+    name: &'static str,
+    title: &str,
+    description: &'static str,
+    annotations: ToolAnnotations,
+) -> Tool {
+    let mut input: JsonObject = schema_of::<In>(Direction::In);
+    // Clients expect it, also where there are none.
+    input
+        .entry("properties")
+        .or_insert_with(|| Value::Object(Map::new()));
+    Tool::new(name, description, input)
+        .with_title(title)
+        .with_raw_output_schema(Arc::new(schema_of::<Out>(Direction::Out)))
+        .with_annotations(annotations.open_world(false))
+}
+
+fn describe(has_builds: bool, tools: &[ToolInfo]) -> String {
+    let packages = if has_builds { PACKAGES } else { NO_PACKAGES };
+    let mut text = format!("{DESCRIPTION}{packages}");
     if tools.is_empty() {
         text.push_str("\n\nThe tools that code can call are listed by the resource mcp://forge/tools/available.");
         return text;
@@ -137,7 +168,8 @@ fn input_schema(config: &Config) -> JsonObject {
     }
 }
 
-fn add(schema: &mut Value, pointer: &str, more: Value) {
+/// Adds to what a schema says at a place, if it has that place.
+pub(super) fn add(schema: &mut Value, pointer: &str, more: Value) {
     if let (Some(Value::Object(property)), Value::Object(more)) =
         (schema.pointer_mut(pointer), more)
     {
@@ -146,7 +178,7 @@ fn add(schema: &mut Value, pointer: &str, more: Value) {
 }
 
 /// A type's schema, flat and without what only a generator cares for.
-pub(super) fn schema_of<T: JsonSchema>(direction: Direction) -> JsonObject {
+fn schema_of<T: JsonSchema>(direction: Direction) -> JsonObject {
     let settings =
         SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
     let mut schema = settings
@@ -163,7 +195,7 @@ pub(super) fn schema_of<T: JsonSchema>(direction: Direction) -> JsonObject {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Direction {
+enum Direction {
     In,
     Out,
 }
@@ -222,6 +254,11 @@ mod tests {
 
     #[test]
     fn the_fixed_description_is_short_enough_to_be_read() {
-        assert!(DESCRIPTION.len() < 1500, "{} bytes", DESCRIPTION.len());
+        let whole = describe(true, &[])
+            .split("\n\nThe tools that code")
+            .next()
+            .unwrap()
+            .len();
+        assert!(whole < 1500, "{whole} bytes");
     }
 }

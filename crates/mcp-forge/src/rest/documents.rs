@@ -11,7 +11,7 @@ use http::{
 };
 
 use super::{
-    Answer, Api, json, operations, page, refusal,
+    Answer, Api, json, openapi, page, refusal,
     views::{AuditView, ToolsView},
 };
 use crate::{
@@ -60,7 +60,7 @@ pub(super) async fn audit(State(api): State<Api>, Extension(caller): Extension<C
 
 /// `GET /openapi.json`
 pub(super) async fn openapi() -> Answer {
-    Ok(json(StatusCode::OK, &operations::document()))
+    Ok(json(StatusCode::OK, &openapi::document()))
 }
 
 /// `GET /docs`
@@ -70,5 +70,5 @@ pub(super) async fn page() -> Answer {
         (CONTENT_SECURITY_POLICY, page::POLICY),
         (CACHE_CONTROL, "no-store"),
     ];
-    Ok((headers, page::render(&operations::document())).into_response())
+    Ok((headers, page::render(&openapi::document())).into_response())
 }

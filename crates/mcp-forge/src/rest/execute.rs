@@ -38,14 +38,21 @@ pub(super) async fn execute(
         return run(&api, &caller, (asked, waits)).await;
     };
     let marked = [&[u8::from(waits)][..], &body].concat();
-    let (keys, background) = (Arc::clone(&api.keys), api.background.clone());
-    let owner = caller.principal.clone();
-    // On its own: a client that goes away and comes back gets the answer of the one run.
-    let work = async move { run(&api, &caller, (asked, waits)).await };
-    match keys
-        .once((&owner, &key), &marked, (work, &background))
-        .await
-    {
+    let (its_api, its_caller) = (api.clone(), caller.clone());
+    let work = async move { run(&its_api, &its_caller, (asked, waits)).await };
+    once(&api, &caller, (&key, &marked), work).await
+}
+
+/// Does a request's work once for its key, on its own: a client that goes away and comes back gets the
+/// answer of the one run. `marked` tells this request from every other.
+pub(super) async fn once(
+    api: &Api,
+    caller: &Caller,
+    (key, marked): (&str, &[u8]),
+    work: impl Future<Output = Answer> + Send + 'static,
+) -> Answer {
+    let keyed = (&caller.principal, key);
+    match api.keys.once(keyed, marked, (work, &api.background)).await {
         Replay::Answer(response) => Ok(response),
         Replay::Other => Err(Problem::new(
             StatusCode::UNPROCESSABLE_ENTITY,
@@ -154,7 +161,8 @@ fn wait(query: Option<&str>) -> Result<bool, Problem> {
     }
 }
 
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+/// The key that a request has, if it has one.
+pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let mut keys = headers.get_all("idempotency-key").iter();
     let Some(key) = keys.next() else {
         return Ok(None);

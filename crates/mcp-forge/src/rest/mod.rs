@@ -9,7 +9,7 @@ use axum::{
     Router,
     body::Body,
     response::{IntoResponse, Response},
-    routing::{get, post},
+    routing::{get, post, put},
 };
 use http::{
     HeaderValue, StatusCode,
@@ -18,12 +18,15 @@ use http::{
 use serde::Serialize;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+mod approvals;
 mod context;
 mod documents;
+mod environments;
 mod events;
 mod execute;
 mod executions;
 mod keys;
+mod openapi;
 mod operations;
 mod page;
 mod refusal;
@@ -103,6 +106,23 @@ pub(crate) fn router(service: Arc<Service>, background: Background) -> Router {
         .route("/api/v1/tools", get(documents::tools))
         .route("/api/v1/tools/{name}", get(documents::tool))
         .route("/api/v1/environment", get(documents::environment))
+        .route(
+            "/api/v1/environments",
+            get(environments::list).post(environments::build),
+        )
+        .route(
+            "/api/v1/environments/{name}",
+            get(environments::show).delete(environments::delete),
+        )
+        .route(
+            "/api/v1/environments/{name}/rebuild",
+            post(environments::rebuild),
+        )
+        .route("/api/v1/approvals", get(approvals::list))
+        .route(
+            "/api/v1/approvals/{package}",
+            put(approvals::approve).delete(approvals::revoke),
+        )
         .route("/api/v1/audit", get(documents::audit))
         .route("/openapi.json", get(documents::openapi))
         .route("/docs", get(documents::page))

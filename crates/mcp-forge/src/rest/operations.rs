@@ -1,41 +1,39 @@
-//! The operations of REST, once: from this table comes the OpenAPI document.
-//!
-//! Its schemas are those of the Rust types, by schemars: OpenAPI 3.1 is JSON Schema.
+//! The operations of REST, once: from this table comes the OpenAPI document (`openapi.rs`).
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings};
-use serde_json::{Map, Value, json};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 use super::views::{
-    AuditView, ExecutionView, FilesView, SandboxView, SandboxesView, SessionsView, SpawnedView,
-    ToolsView,
+    ApprovalsView, AuditView, ExecutionView, FilesView, SandboxView, SandboxesView, SessionsView,
+    SpawnedView, ToolsView,
 };
 use crate::{
+    environments::{Built, EnvironmentView, Listed},
     service::{
-        ContextKept, ContextRequest, ContextView, ExecuteRequest, ExecuteResponse, SpawnRequest,
+        BuildEnvironmentRequest, ContextKept, ContextRequest, ContextView, ExecuteRequest,
+        ExecuteResponse, SpawnRequest,
     },
     session::SessionState,
-    web::ProblemView,
 };
 
 /// One operation.
-struct Operation {
-    method: &'static str,
-    path: &'static str,
-    id: &'static str,
-    summary: &'static str,
+pub(super) struct Operation {
+    pub(super) method: &'static str,
+    pub(super) path: &'static str,
+    pub(super) id: &'static str,
+    pub(super) summary: &'static str,
     /// Name, where it is, and what it says. Those of the path are there always, the others may be.
-    parameters: &'static [(&'static str, &'static str, &'static str)],
-    request: Option<SchemaOf>,
+    pub(super) parameters: &'static [(&'static str, &'static str, &'static str)],
+    pub(super) request: Option<SchemaOf>,
     /// Status, what it means, and what the body is.
-    answers: &'static [(u16, &'static str, Body)],
+    pub(super) answers: &'static [(u16, &'static str, Body)],
     /// Statuses that come as a problem.
-    problems: &'static [u16],
+    pub(super) problems: &'static [u16],
 }
 
-type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
+pub(super) type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 
 /// What the body of an answer is.
-enum Body {
+pub(super) enum Body {
     None,
     Json(SchemaOf),
     /// Any JSON object.
@@ -47,9 +45,17 @@ enum Body {
 const EXECUTION: (&str, &str, &str) = ("id", "path", "The execution, as 202 named it.");
 const SANDBOX: (&str, &str, &str) = ("container_id", "path", "The sandbox's name.");
 const STATE_OF: (&str, &str, &str) = ("session_id", "query", "What it is kept for.");
+const ENVIRONMENT: (&str, &str, &str) = ("name", "path", "The environment's name.");
+const PACKAGE: (&str, &str, &str) = ("package", "path", "The package's name.");
+const KEY: (&str, &str, &str) = (
+    "Idempotency-Key",
+    "header",
+    "A name of the client's for this request, new for each. The same request with the same key is not run again: it gets the same answer.",
+);
 const SESSION: (&str, &str, &str) = ("id", "path", "The session's name.");
 
-const OPERATIONS: &[Operation] = &[
+/// All of them.
+pub(super) const OPERATIONS: &[Operation] = &[
     Operation {
         method: "post",
         path: "/api/v1/execute",
@@ -61,11 +67,7 @@ const OPERATIONS: &[Operation] = &[
                 "query",
                 "`false` answers 202 at once; the execution is then asked for by its name.",
             ),
-            (
-                "Idempotency-Key",
-                "header",
-                "A name of the client's for this request, new for each. The same request with the same key is not run again: it gets the same answer.",
-            ),
+            KEY,
         ],
         request: Some(schema::<ExecuteRequest>),
         answers: &[
@@ -293,6 +295,104 @@ const OPERATIONS: &[Operation] = &[
     },
     Operation {
         method: "get",
+        path: "/api/v1/environments",
+        id: "listEnvironments",
+        summary: "The caller's environments, for `custom_image`, and the templates, for `environment`.",
+        parameters: &[],
+        request: None,
+        answers: &[(200, "The environments.", Body::Json(schema::<Listed>))],
+        problems: &[403, 500],
+    },
+    Operation {
+        method: "post",
+        path: "/api/v1/environments",
+        id: "buildEnvironment",
+        summary: "Build an environment from packages, and wait until it can be used: seconds to minutes. A name that is in use means the new packages once they are there. A client that goes away ends the build, unless it gave an Idempotency-Key.",
+        parameters: &[KEY],
+        request: Some(schema::<BuildEnvironmentRequest>),
+        answers: &[
+            (
+                200,
+                "The same packages were there already.",
+                Body::Json(schema::<Built>),
+            ),
+            (
+                201,
+                "It was built; `Location` says where it is.",
+                Body::Json(schema::<Built>),
+            ),
+        ],
+        problems: &[400, 403, 404, 408, 413, 415, 422, 429, 500, 503],
+    },
+    Operation {
+        method: "get",
+        path: "/api/v1/environments/{name}",
+        id: "describeEnvironment",
+        summary: "One environment: what was asked for, what is installed, and until when it is kept.",
+        parameters: &[ENVIRONMENT],
+        request: None,
+        answers: &[(
+            200,
+            "The environment.",
+            Body::Json(schema::<EnvironmentView>),
+        )],
+        problems: &[400, 403, 404, 500],
+    },
+    Operation {
+        method: "delete",
+        path: "/api/v1/environments/{name}",
+        id: "deleteEnvironment",
+        summary: "Forget an environment. Its packages go once no sandbox has them any more.",
+        parameters: &[ENVIRONMENT],
+        request: None,
+        answers: &[(204, "It is gone.", Body::None)],
+        problems: &[400, 403, 404, 500],
+    },
+    Operation {
+        method: "post",
+        path: "/api/v1/environments/{name}/rebuild",
+        id: "rebuildEnvironment",
+        summary: "Build an environment anew, with the newest versions that its requirements allow, and wait for it.",
+        parameters: &[ENVIRONMENT, KEY],
+        request: None,
+        answers: &[
+            (200, "There is nothing newer.", Body::Json(schema::<Built>)),
+            (201, "It was built.", Body::Json(schema::<Built>)),
+        ],
+        problems: &[400, 403, 404, 422, 429, 500, 503],
+    },
+    Operation {
+        method: "get",
+        path: "/api/v1/approvals",
+        id: "listApprovals",
+        summary: "The packages that wait for an approval, or have one, for everybody: needs the scope `admin`.",
+        parameters: &[],
+        request: None,
+        answers: &[(200, "The packages.", Body::Json(schema::<ApprovalsView>))],
+        problems: &[403, 500],
+    },
+    Operation {
+        method: "put",
+        path: "/api/v1/approvals/{package}",
+        id: "approvePackage",
+        summary: "Approve a package, for everybody: needs the scope `admin`. Whoever waits for it builds again.",
+        parameters: &[PACKAGE],
+        request: None,
+        answers: &[(204, "It is approved.", Body::None)],
+        problems: &[400, 403, 500],
+    },
+    Operation {
+        method: "delete",
+        path: "/api/v1/approvals/{package}",
+        id: "revokeApproval",
+        summary: "Take an approval, or a request for one, back: needs the scope `admin`. What was built with it stays.",
+        parameters: &[PACKAGE],
+        request: None,
+        answers: &[(204, "It is taken back.", Body::None)],
+        problems: &[400, 403, 404, 500],
+    },
+    Operation {
+        method: "get",
         path: "/api/v1/audit",
         id: "readAudit",
         summary: "The newest records of what this server ran, for everybody: needs the scope `admin`. Code and arguments are not in it.",
@@ -303,155 +403,6 @@ const OPERATIONS: &[Operation] = &[
     },
 ];
 
-const ABOUT: &str = "Python in sealed sandboxes, with MCP servers as functions. Every request shows a token: `Authorization: Bearer TOKEN`. \
-Whatever belongs to somebody else is answered as what does not exist. Refusals are `application/problem+json`.";
-
-/// The OpenAPI document.
-pub(super) fn document() -> Value {
-    let settings = || {
-        SchemaSettings::draft2020_12().with(|settings| {
-            settings.definitions_path = "/components/schemas".into();
-            settings.meta_schema = None;
-        })
-    };
-    let mut coming = settings().for_deserialize().into_generator();
-    let mut going = settings().for_serialize().into_generator();
-    let problem = going.subschema_for::<ProblemView>();
-    let mut paths = Map::new();
-    for operation in OPERATIONS {
-        let described = describe(operation, (&mut coming, &mut going), &problem);
-        let path = paths.entry(operation.path).or_insert_with(|| json!({}));
-        path[operation.method] = described;
-    }
-    let mut schemas = coming.take_definitions(true);
-    schemas.extend(going.take_definitions(true));
-    schemas.sort_keys();
-    json!({
-        "openapi": "3.1.0",
-        "info": {
-            "title": "MCP-Forge",
-            "version": env!("CARGO_PKG_VERSION"),
-            "description": ABOUT,
-            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
-        },
-        "security": [{"token": []}],
-        "paths": paths,
-        "components": {
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-            "schemas": schemas,
-        },
-    })
-}
-
-fn describe(
-    operation: &Operation,
-    (coming, going): (&mut SchemaGenerator, &mut SchemaGenerator),
-    problem: &Schema,
-) -> Value {
-    let mut described = json!({"operationId": operation.id, "summary": operation.summary});
-    let parameters: Vec<Value> = operation.parameters.iter().map(parameter).collect();
-    if !parameters.is_empty() {
-        described["parameters"] = parameters.into();
-    }
-    if let Some(schema) = operation.request {
-        let content = json!({"application/json": {"schema": schema(coming)}});
-        described["requestBody"] = json!({"required": true, "content": content});
-    }
-    let mut answers = Map::new();
-    for (status, meaning, body) in operation.answers {
-        let mut answer = json!({"description": meaning});
-        if let Some(content) = content(body, going) {
-            answer["content"] = content;
-        }
-        answers.insert(status.to_string(), answer);
-    }
-    // The gate's own.
-    for status in [400, 401, 403, 429, 503].iter().chain(operation.problems) {
-        let reason = http::StatusCode::from_u16(*status).ok();
-        let meaning = reason.and_then(|status| status.canonical_reason());
-        let content = json!({"application/problem+json": {"schema": problem}});
-        let answer = json!({"description": meaning.unwrap_or("Error"), "content": content});
-        answers.insert(status.to_string(), answer);
-    }
-    answers.sort_keys();
-    described["responses"] = answers.into();
-    described
-}
-
-fn parameter((name, place, meaning): &(&str, &str, &str)) -> Value {
-    let schema = match *name {
-        "wait" => json!({"type": "boolean", "default": true}),
-        "version" => json!({"type": "integer"}),
-        "Idempotency-Key" => json!({"type": "string", "minLength": 1, "maxLength": 255}),
-        _ => json!({"type": "string"}),
-    };
-    json!({
-        "name": name, "in": place, "required": *place == "path" || *name == "session_id",
-        "description": meaning, "schema": schema,
-    })
-}
-
-fn content(body: &Body, going: &mut SchemaGenerator) -> Option<Value> {
-    Some(match body {
-        Body::None => return None,
-        Body::Json(schema) => json!({"application/json": {"schema": schema(going)}}),
-        Body::Object => json!({"application/json": {"schema": {"type": "object"}}}),
-        Body::Bytes => json!({"application/octet-stream": {}}),
-        Body::Events => json!({"text/event-stream": {"schema": {"type": "string"}}}),
-    })
-}
-
 fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
     generator.subschema_for::<T>()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// `UPDATE_OPENAPI=1 cargo test -p mcp-forge --lib openapi` writes it anew.
-    #[test]
-    fn the_document_in_the_repository_is_the_openapi_document_that_is_served() {
-        let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/openapi.json");
-        let served = format!("{}\n", serde_json::to_string_pretty(&document()).unwrap());
-        if std::env::var_os("UPDATE_OPENAPI").is_some() {
-            std::fs::write(&file, &served).unwrap();
-        }
-        let kept = std::fs::read_to_string(file).unwrap();
-        assert!(
-            kept == served,
-            "docs/openapi.json is another than the one that is served"
-        );
-    }
-
-    #[test]
-    fn every_reference_leads_to_a_schema() {
-        let document = document();
-        let text = document.to_string();
-        let schemas = document["components"]["schemas"].as_object().unwrap();
-        let mut references = 0;
-        for reference in text.split("\"$ref\":\"").skip(1) {
-            let reference = reference.split('"').next().unwrap();
-            let name = reference.strip_prefix("#/components/schemas/").unwrap();
-            assert!(schemas.contains_key(name), "{name}");
-            references += 1;
-        }
-        assert!(references > 20, "{references}");
-        for operation in OPERATIONS {
-            for part in operation
-                .path
-                .split('/')
-                .filter_map(|part| part.strip_prefix('{'))
-            {
-                let name = part.trim_end_matches('}');
-                assert!(
-                    operation
-                        .parameters
-                        .iter()
-                        .any(|(known, place, _)| *known == name && *place == "path"),
-                    "{name}"
-                );
-            }
-        }
-    }
 }

@@ -147,7 +147,7 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::operations::document;
+    use super::super::openapi::document;
     use super::*;
 
     #[test]

@@ -21,6 +21,15 @@ pub(super) fn problem(error: &ServiceError) -> Problem {
         Some(field) => problem.about(field),
         None => problem,
     };
+    let problem = match error {
+        ServiceError::Environments(error) => about_packages(problem, error),
+        _ => problem,
+    };
+    if let ServiceError::Environments(error) = error
+        && let EnvironmentsError::TooManyBuilds { wait_s, .. } = **error
+    {
+        return problem.again_in(wait_s.max(1));
+    }
     let is_worth_trying = matches!(
         status,
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
@@ -95,11 +104,21 @@ fn of_environments(error: &EnvironmentsError) -> StatusCode {
         | EnvironmentsError::Import(_) => StatusCode::UNPROCESSABLE_ENTITY,
         EnvironmentsError::Uv(_)
         | EnvironmentsError::TimedOut(_)
-        | EnvironmentsError::Tree(_)
         | EnvironmentsError::Launch(_) => StatusCode::SERVICE_UNAVAILABLE,
-        EnvironmentsError::Store(_)
+        EnvironmentsError::Tree(_)
+        | EnvironmentsError::Store(_)
         | EnvironmentsError::Audit(_)
         | EnvironmentsError::Files { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+/// With the packages that the rules do not let in.
+fn about_packages(problem: Problem, error: &EnvironmentsError) -> Problem {
+    match error {
+        EnvironmentsError::Refused(refused) | EnvironmentsError::NeedsApproval(refused) => {
+            problem.refused(refused)
+        }
+        _ => problem,
     }
 }
 

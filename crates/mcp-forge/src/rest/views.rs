@@ -109,3 +109,29 @@ pub(super) struct AuditView {
     /// The newest first.
     pub(super) records: Vec<serde_json::Value>,
 }
+
+/// The packages that were approved, or wait for it.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ApprovalsView {
+    /// By name.
+    pub(super) approvals: Vec<ApprovalView>,
+}
+
+/// A package that the rules hold back until somebody approves it.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ApprovalView {
+    /// Its name.
+    pub(super) package: String,
+    /// The pattern of `packages.manual_approval`; empty if nobody asked for the package.
+    pub(super) pattern: String,
+    /// Who asked last.
+    pub(super) asked_by: String,
+    /// For which environment.
+    pub(super) environment: String,
+    /// RFC 3339.
+    pub(super) asked_at: String,
+    /// RFC 3339; null while it waits.
+    pub(super) approved_at: Option<String>,
+    /// By whom.
+    pub(super) approved_by: Option<String>,
+}

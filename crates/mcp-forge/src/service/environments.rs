@@ -195,8 +195,12 @@ impl Service {
         request: BuildEnvironmentRequest,
         teller: &Teller,
     ) -> Result<Built, ServiceError> {
-        let request = request.check()?;
-        Ok(self.environments.build(principal, request, teller).await?)
+        let building = self.metrics.begin_build();
+        let built = match request.check() {
+            Ok(request) => self.environments.build(principal, request, teller).await,
+            Err(error) => return building.end(Err(error)),
+        };
+        building.end(built.map_err(ServiceError::from))
     }
 
     /// Builds an environment's own request again.
@@ -211,7 +215,9 @@ impl Service {
         teller: &Teller,
     ) -> Result<Built, ServiceError> {
         let name = environment_name("name", name)?;
-        Ok(self.environments.rebuild(principal, &name, teller).await?)
+        let building = self.metrics.begin_build();
+        let built = self.environments.rebuild(principal, &name, teller).await;
+        building.end(built.map_err(ServiceError::from))
     }
 
     /// A principal's environments, and the templates.

@@ -15,7 +15,11 @@ use std::{
 };
 
 use super::{ExecuteResponse, Service, ServiceError};
-use crate::{bridge::UpstreamState, session::SessionError};
+use crate::{
+    bridge::UpstreamState,
+    environments::{Built, EnvironmentsError},
+    session::SessionError,
+};
 
 /// Upper ends of the buckets of durations, in seconds.
 const BUCKETS: [f64; 14] = [
@@ -41,6 +45,12 @@ struct Counts {
     cpu_ms: u64,
     /// By whether they succeeded.
     tool_calls: [u64; 2],
+    /// Builds that were asked for, by the outcome.
+    builds: BTreeMap<&'static str, u64>,
+    /// Of those that led to an environment.
+    build_seconds: BTreeMap<&'static str, Histogram>,
+    /// What was refused because somebody must not have it, by the kind.
+    violations: BTreeMap<&'static str, u64>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -67,7 +77,7 @@ impl Running<'_> {
         let response = match ended {
             Ok(response) => response,
             Err(error) => {
-                *counts.refused.entry(reason(error)).or_default() += 1;
+                counts.refuse(error);
                 return;
             }
         };
@@ -97,6 +107,59 @@ impl Drop for Running<'_> {
     }
 }
 
+/// One build that runs. Dropped without an answer it was cancelled.
+pub(super) struct Building<'a> {
+    metrics: &'a Metrics,
+    began: Instant,
+    is_answered: bool,
+}
+
+impl Building<'_> {
+    /// It was answered with this.
+    pub(super) fn end(mut self, built: Result<Built, ServiceError>) -> Result<Built, ServiceError> {
+        self.is_answered = true;
+        let took = self.began.elapsed().as_secs_f64();
+        let outcome = match &built {
+            Ok(built) if built.cache_hit => "cached",
+            Ok(_) => "built",
+            Err(error) => build_outcome(error),
+        };
+        let mut counts = self.metrics.lock();
+        *counts.builds.entry(outcome).or_default() += 1;
+        match &built {
+            Ok(_) => counts
+                .build_seconds
+                .entry(outcome)
+                .or_default()
+                .observe(took),
+            Err(error) => counts.violate(error),
+        }
+        drop(counts);
+        built
+    }
+}
+
+impl Drop for Building<'_> {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            *self.metrics.lock().builds.entry("cancelled").or_default() += 1;
+        }
+    }
+}
+
+impl Counts {
+    fn refuse(&mut self, error: &ServiceError) {
+        *self.refused.entry(reason(error)).or_default() += 1;
+        self.violate(error);
+    }
+
+    fn violate(&mut self, error: &ServiceError) {
+        if let Some(kind) = violation(error) {
+            *self.violations.entry(kind).or_default() += 1;
+        }
+    }
+}
+
 impl Metrics {
     /// An execution begins.
     pub(super) fn begin(&self, is_session: bool) -> Running<'_> {
@@ -111,7 +174,16 @@ impl Metrics {
 
     /// A request was refused before it began.
     pub(super) fn refuse(&self, error: &ServiceError) {
-        *self.lock().refused.entry(reason(error)).or_default() += 1;
+        self.lock().refuse(error);
+    }
+
+    /// A build is asked for.
+    pub(super) fn begin_build(&self) -> Building<'_> {
+        Building {
+            metrics: self,
+            began: Instant::now(),
+            is_answered: false,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Counts> {
@@ -143,10 +215,48 @@ fn reason(error: &ServiceError) -> &'static str {
     }
 }
 
+/// How a build ended that led to nothing, in one of few words.
+fn build_outcome(error: &ServiceError) -> &'static str {
+    let ServiceError::Environments(error) = error else {
+        return if error.is_callers() {
+            "invalid"
+        } else {
+            "failed"
+        };
+    };
+    match &**error {
+        EnvironmentsError::Refused(_) | EnvironmentsError::Vulnerable(_) => "refused",
+        EnvironmentsError::NeedsApproval(_) => "waiting",
+        EnvironmentsError::TooManyBuilds { .. } => "too_many",
+        error if error.is_callers() => "invalid",
+        _ => "failed",
+    }
+}
+
+/// What somebody asked for who must not have it, in one of few words.
+fn violation(error: &ServiceError) -> Option<&'static str> {
+    match error {
+        ServiceError::Forbidden { .. } => Some("request"),
+        ServiceError::Environments(error) => match &**error {
+            EnvironmentsError::Refused(_) => Some("package"),
+            EnvironmentsError::Vulnerable(_) => Some("vulnerability"),
+            _ => None,
+        },
+        error => error.violation().map(|_| "sandbox"),
+    }
+}
+
 impl Service {
     /// Everything that is counted, in Prometheus' text format.
-    pub fn metrics(&self) -> String {
+    pub async fn metrics(&self) -> String {
         let mut page = Page::default();
+        // A store that cannot be read shows elsewhere; the rest is worth reading.
+        if let Ok([custom, templates]) = self.environments.count().await {
+            let about = "Environments that there are, of all principals.";
+            page.head("environments", "gauge", about);
+            page.line("environments", &[("kind", "custom")], custom);
+            page.line("environments", &[("kind", "template")], templates);
+        }
         page.gauge(
             "executions_running",
             "Executions that wait or run.",
@@ -211,9 +321,12 @@ impl Service {
             Duration::from_millis(counts.cpu_ms).as_secs_f64(),
         );
         let about = "From a request to its answer.";
-        page.histogram("execution_duration_seconds", about, &counts.seconds);
+        let name = "execution_duration_seconds";
+        page.histogram((name, about), "sandbox", &counts.seconds);
         let about = "Of that, what was not the code's own time: waiting, starting, answering.";
-        page.histogram("execution_overhead_seconds", about, &counts.overhead);
+        let name = "execution_overhead_seconds";
+        page.histogram((name, about), "sandbox", &counts.overhead);
+        page.environments(&counts);
         page.0
     }
 }
@@ -246,18 +359,39 @@ impl Page {
         self.line(name, &[], value);
     }
 
-    fn histogram(&mut self, name: &str, about: &str, kinds: &BTreeMap<&'static str, Histogram>) {
+    /// What concerns environments.
+    fn environments(&mut self, counts: &Counts) {
+        let about = "Builds of environments that were asked for.";
+        self.head("builds_total", "counter", about);
+        for (outcome, count) in &counts.builds {
+            self.line("builds_total", &[("outcome", outcome)], count);
+        }
+        let about = "From the request for a build to its environment.";
+        self.histogram(("build_seconds", about), "outcome", &counts.build_seconds);
+        let about = "Refusals of what somebody must not have.";
+        self.head("violations_total", "counter", about);
+        for (kind, count) in &counts.violations {
+            self.line("violations_total", &[("kind", kind)], count);
+        }
+    }
+
+    fn histogram(
+        &mut self,
+        (name, about): (&str, &str),
+        label: &str,
+        kinds: &BTreeMap<&'static str, Histogram>,
+    ) {
         self.head(name, "histogram", about);
         for (kind, histogram) in kinds {
-            let sandbox = ("sandbox", *kind);
+            let kind = (label, *kind);
             for (end, count) in BUCKETS.iter().zip(histogram.buckets) {
-                let labels = [sandbox, ("le", &end.to_string())];
+                let labels = [kind, ("le", &end.to_string())];
                 self.line(&format!("{name}_bucket"), &labels, count);
             }
-            let labels = [sandbox, ("le", "+Inf")];
+            let labels = [kind, ("le", "+Inf")];
             self.line(&format!("{name}_bucket"), &labels, histogram.count);
-            self.line(&format!("{name}_sum"), &[sandbox], histogram.sum);
-            self.line(&format!("{name}_count"), &[sandbox], histogram.count);
+            self.line(&format!("{name}_sum"), &[kind], histogram.sum);
+            self.line(&format!("{name}_count"), &[kind], histogram.count);
         }
     }
 }
@@ -278,8 +412,8 @@ mod tests {
         assert_eq!(histogram.count, 4);
         let mut page = Page::default();
         page.histogram(
-            "x_seconds",
-            "About.",
+            ("x_seconds", "About."),
+            "sandbox",
             &BTreeMap::from([("fresh", histogram)]),
         );
         let mut lines = page.0.lines();

@@ -122,6 +122,21 @@ impl Store {
         rows.iter().map(read).collect()
     }
 
+    /// How many environments there are, of this principal and of all others.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub async fn count_environments(&self, principal: &str) -> Result<[i64; 2], StoreError> {
+        let row = sqlx::query(
+            "SELECT coalesce(sum(principal = ?1), 0) AS own, coalesce(sum(principal <> ?1), 0) AS others FROM environment",
+        )
+        .bind(principal)
+        .fetch_one(&self.opened().await?.pool)
+        .await?;
+        Ok([column(&row, "own")?, column(&row, "others")?])
+    }
+
     /// The newest environment, of whomever, that the same request led to.
     ///
     /// # Errors

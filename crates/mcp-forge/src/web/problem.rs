@@ -11,7 +11,10 @@ use http::{
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::identity::{Caller, Scope};
+use crate::{
+    environments::Refusal,
+    identity::{Caller, Scope},
+};
 
 /// An answer that says no, and why.
 #[derive(Debug, Clone)]
@@ -19,6 +22,7 @@ pub(crate) struct Problem {
     status: StatusCode,
     detail: String,
     field: Option<String>,
+    refused: Vec<Refusal>,
     headers: Vec<(HeaderName, HeaderValue)>,
 }
 
@@ -37,6 +41,10 @@ pub(crate) struct ProblemView {
     /// Which field of the request it is about, if it is about one.
     #[serde(skip_serializing_if = "Option::is_none")]
     field: Option<String>,
+    /// The packages that the rules do not let in, each with its rule.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(default)]
+    refused: Vec<Refusal>,
 }
 
 impl Problem {
@@ -46,6 +54,7 @@ impl Problem {
             status,
             detail: detail.into(),
             field: None,
+            refused: Vec::new(),
             headers: Vec::new(),
         }
     }
@@ -59,6 +68,12 @@ impl Problem {
     /// About one field of the request.
     pub(crate) fn about(mut self, field: &str) -> Self {
         self.field = Some(field.to_owned());
+        self
+    }
+
+    /// About packages that the rules do not let in.
+    pub(crate) fn refused(mut self, refused: &[Refusal]) -> Self {
+        self.refused = refused.to_vec();
         self
     }
 
@@ -82,6 +97,7 @@ impl Problem {
             status: self.status.as_u16(),
             detail: self.detail.clone(),
             field: self.field.clone(),
+            refused: self.refused.clone(),
         }
     }
 }
