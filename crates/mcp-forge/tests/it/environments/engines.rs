@@ -16,7 +16,7 @@ use mcp_forge::{
     config::{Config, Rootfs},
     engine::{
         Claim, Engine, Environment, EnvironmentError, LaunchError, Purpose, SandboxSpec,
-        native::Native,
+        native::{Native, PythonSearch, find_python},
     },
     runner::wire::{ToolFailure, ToolValue},
     turn::{Observer, Outcome, Report, Resident, Stream, Tools, Turn},
@@ -389,6 +389,48 @@ tiny.VERSION, [name for name in ('first', 'second') if importlib.util.find_spec(
         assert_eq!(report.result, json!([false, true]), "{mode}: {report:?}");
     })
     .await;
+}
+
+/// Whichever versions this machine has, beside the one that the server itself runs.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_python_of_this_machine_serves_its_environments() {
+    let mut pythons = Vec::new();
+    for minor in 10..=14 {
+        let found = find_python((3, minor), PythonSearch::default()).await;
+        pythons.extend(found.ok());
+    }
+    assert!(!pythons.is_empty());
+    for is_warm in [true, false] {
+        let forge = Forge::new(is_warm, |_| {}).await;
+        for (digit, python) in ('0'..).zip(&pythons) {
+            let tree = Tree::for_python(digit, python)
+                .with_module("tiny", "VERSION = '1.2.3'")
+                .with_file("first.pth", "import sys; sys.started = True\n");
+            let environment = tree.open();
+            let code = "
+import subprocess, sys, sysconfig, tiny
+child = subprocess.run([sys.executable, '-c', 'import tiny; print(tiny.VERSION)'], capture_output=True, text=True)
+[tiny.VERSION, child.stdout, list(sys.version_info[:3]), sysconfig.get_paths()['purelib'], sys.started, sys.prefix, exit.__class__.__name__]";
+            for _ in 0..3 {
+                let report = forge.run(&environment, code).await;
+                let (major, minor, micro) = python.version;
+                let site = site_packages(&environment);
+                let expected = json!([
+                    "1.2.3",
+                    "1.2.3\n",
+                    [major, minor, micro],
+                    site,
+                    true,
+                    "/opt/environment",
+                    "Quitter"
+                ]);
+                assert_eq!(
+                    report.result, expected,
+                    "{python:?}, warm: {is_warm}: {report:?}"
+                );
+            }
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -74,7 +74,7 @@ impl Forge {
     async fn end(self, ids: &[String]) {
         for id in ids {
             self.engine.release(id).await;
-            assert_eq!(images(id), Vec::<String>::new());
+            assert_eq!(images_of(id), Vec::<String>::new());
         }
         self.engine.shutdown().await;
         self.field.wait_empty().await;
@@ -82,7 +82,7 @@ impl Forge {
 }
 
 /// Images that hold this environment, by their ids.
-fn images(id: &str) -> Vec<String> {
+fn images_of(id: &str) -> Vec<String> {
     let label = format!("label={ENVIRONMENT}={id}");
     let listed = podman(&["images", "--no-trunc", "--quiet", "--filter", &label]);
     listed.lines().map(str::to_owned).collect()
@@ -177,7 +177,7 @@ async fn an_image_is_built_once_and_is_this_data_directorys() {
         assert_eq!(report.result, json!(number % 2 + 1), "{report:?}");
     }
     for environment in &environments {
-        let images = images(&environment.id);
+        let images = images_of(&environment.id);
         assert_eq!(images.len(), 1);
         let inspected: Value =
             serde_json::from_str(&podman(&["image", "inspect", &images[0]])).unwrap();
@@ -193,12 +193,12 @@ async fn an_image_is_built_once_and_is_this_data_directorys() {
         );
         // Used again, not built again.
         assert_eq!(forge.run(environment, "1").await.result, json!(1));
-        assert_eq!(images(&environment.id), images);
+        assert_eq!(images_of(&environment.id), images);
     }
     // Another data directory's engine leaves it alone.
     let other = Forge::new(|_| {}).await;
     other.engine.release(&environments[0].id).await;
-    assert_eq!(images(&environments[0].id).len(), 1);
+    assert_eq!(images_of(&environments[0].id).len(), 1);
     other.end(&[]).await;
     // An image that a container has stays until that is gone, and so does the tree.
     let spec = forge.spec(&environments[0], Purpose::Session);
@@ -208,7 +208,7 @@ async fn an_image_is_built_once_and_is_this_data_directorys() {
         .map(|environment| environment.id.clone());
     drop((environments, spec));
     forge.engine.release(&ids[0]).await;
-    assert_eq!(images(&ids[0]).len(), 1);
+    assert_eq!(images_of(&ids[0]).len(), 1);
     assert!(Environment::try_claim(&one.directory()).unwrap().is_none());
     let report = turn_in(sandbox, code, &forge.config.default_limits).await;
     assert_eq!(report.result, json!(1), "{report:?}");
@@ -251,7 +251,7 @@ async fn what_does_not_fit_is_refused_with_the_fix() {
         said.contains("a link that leads out of them: passwd.py"),
         "{said}"
     );
-    assert_eq!(images(&hostile.id), Vec::<String>::new());
+    assert_eq!(images_of(&hostile.id), Vec::<String>::new());
     let id = environment.id.clone();
     forge.end(&[id]).await;
     // The operator may forbid such images.
