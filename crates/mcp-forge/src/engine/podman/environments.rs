@@ -64,8 +64,12 @@ impl Inner {
 
     /// Removes the image of an environment, unless a container has it.
     pub(super) async fn release(&self, id: &str) {
-        let Some(service) = self.service.lock().await.service.clone() else {
-            return;
+        let service = match self.service().await {
+            Ok(service) => service,
+            Err(error) => {
+                tracing::info!(%error, "the image of an environment stays");
+                return;
+            }
         };
         let _alone = self.building.lock().await;
         let containers = &service.containers;

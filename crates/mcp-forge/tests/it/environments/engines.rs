@@ -16,7 +16,7 @@ use mcp_forge::{
     config::{Config, Rootfs},
     engine::{
         Claim, Engine, Environment, EnvironmentError, LaunchError, Purpose, SandboxSpec,
-        native::Native,
+        native::{Native, PythonSearch, find_python},
     },
     runner::wire::{ToolFailure, ToolValue},
     turn::{Observer, Outcome, Report, Resident, Stream, Tools, Turn},
@@ -259,7 +259,7 @@ async fn no_code_of_an_environment_runs_before_the_seal() {
     let hostile = format!(
         "import os, sys
 status = dict(line.split(':\\t', 1) for line in open('/proc/self/status').read().splitlines())
-seen = (status['NoNewPrivs'], status['Seccomp'], status['CapPrm'], status['CapBnd'], os.getpid())
+seen = (status['NoNewPrivs'], status['Seccomp'], status['CapPrm'], status['CapBnd'], status['Seccomp_filters'], os.readlink('/proc/self/ns/pid'))
 sys.seen = getattr(sys, 'seen', []) + [seen]
 try:
     open({:?}, 'w').close()
@@ -279,13 +279,17 @@ except OSError:
         let environment = tree.open();
         let code = "
 import os, sys
-getattr(sys, 'seen', None), getattr(sys, 'numpy_seen', None), os.getpid(), 'numpy' in sys.modules, sys.flags.no_site";
+status = dict(line.split(':\t', 1) for line in open('/proc/self/status').read().splitlines())
+own = (status['NoNewPrivs'], status['Seccomp'], status['CapPrm'], status['CapBnd'], status['Seccomp_filters'], os.readlink('/proc/self/ns/pid'))
+getattr(sys, 'seen', None), getattr(sys, 'numpy_seen', None), own, 'numpy' in sys.modules, sys.flags.no_site";
         // The first is forked when it is asked for, the others are made ahead.
         for _ in 0..3 {
             let report = forge.run_for(&environment, code, &["numpy"]).await;
             assert_eq!(report.outcome, Outcome::Completed, "{mode}: {report:?}");
-            let own = &report.result[2];
-            let sealed = json!(["1", "2", "0000000000000000", "0000000000000000", own]);
+            // A zygote has fewer filters, and pids that are not the fork's.
+            let sealed = report.result[2].clone();
+            let bare = json!(["1", "2", "0000000000000000", "0000000000000000"]);
+            assert_eq!(Value::from(&sealed.as_array().unwrap()[..4]), bare, "{mode}");
             let starts = report.result[0].as_array().unwrap();
             // `first.pth`, and `sitecustomize` unless the interpreter has one of its own.
             assert!(!starts.is_empty(), "{mode}: {report:?}");
@@ -298,11 +302,13 @@ getattr(sys, 'seen', None), getattr(sys, 'numpy_seen', None), os.getpid(), 'nump
             assert_eq!(report.result[4], json!(0), "{mode}");
         }
         let mut session = forge.session(&environment).await;
-        let seen = session.run("import sys\n[seen[:4] for seen in sys.seen]").await;
-        for one in seen.as_array().unwrap() {
-            let sealed = json!(["1", "2", "0000000000000000", "0000000000000000"]);
-            assert_eq!(*one, sealed, "{mode}");
-        }
+        let code = "
+import os, sys
+status = dict(line.split(':\\t', 1) for line in open('/proc/self/status').read().splitlines())
+[seen[4:] == (status['Seccomp_filters'], os.readlink('/proc/self/ns/pid')) for seen in sys.seen]";
+        let seen = session.run(code).await;
+        let seen = seen.as_array().unwrap();
+        assert!(!seen.is_empty() && seen.iter().all(|seen| *seen == json!(true)), "{mode}: {seen:?}");
         session.resident.end(Duration::ZERO).await;
     })
     .await;
@@ -389,6 +395,48 @@ tiny.VERSION, [name for name in ('first', 'second') if importlib.util.find_spec(
         assert_eq!(report.result, json!([false, true]), "{mode}: {report:?}");
     })
     .await;
+}
+
+/// Whichever versions this machine has, beside the one that the server itself runs.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_python_of_this_machine_serves_its_environments() {
+    let mut pythons = Vec::new();
+    for minor in 10..=14 {
+        let found = find_python((3, minor), PythonSearch::default()).await;
+        pythons.extend(found.ok());
+    }
+    assert!(!pythons.is_empty());
+    for is_warm in [true, false] {
+        let forge = Forge::new(is_warm, |_| {}).await;
+        for (digit, python) in ('0'..).zip(&pythons) {
+            let tree = Tree::for_python(digit, python)
+                .with_module("tiny", "VERSION = '1.2.3'")
+                .with_file("first.pth", "import sys; sys.started = True\n");
+            let environment = tree.open();
+            let code = "
+import subprocess, sys, sysconfig, tiny
+child = subprocess.run([sys.executable, '-c', 'import tiny; print(tiny.VERSION)'], capture_output=True, text=True)
+[tiny.VERSION, child.stdout, list(sys.version_info[:3]), sysconfig.get_paths()['purelib'], sys.started, sys.prefix, exit.__class__.__name__]";
+            for _ in 0..3 {
+                let report = forge.run(&environment, code).await;
+                let (major, minor, micro) = python.version;
+                let site = site_packages(&environment);
+                let expected = json!([
+                    "1.2.3",
+                    "1.2.3\n",
+                    [major, minor, micro],
+                    site,
+                    true,
+                    "/opt/environment",
+                    "Quitter"
+                ]);
+                assert_eq!(
+                    report.result, expected,
+                    "{python:?}, warm: {is_warm}: {report:?}"
+                );
+            }
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

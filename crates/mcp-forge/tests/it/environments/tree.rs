@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use mcp_forge::engine::{Environment, Meta};
+use mcp_forge::engine::{Environment, Meta, native::Python};
 use tempfile::TempDir;
 
 use crate::real_python::packages;
@@ -35,6 +35,18 @@ impl Tree {
             packages: Vec::new(),
         };
         let tree = Self { place, meta };
+        fs::create_dir_all(tree.site_packages()).unwrap();
+        tree.describe();
+        tree
+    }
+
+    /// With nothing in it, for another Python.
+    pub(crate) fn for_python(digit: char, python: &Python) -> Self {
+        let mut tree = Self::new(digit);
+        fs::remove_dir_all(tree.directory().join("lib")).unwrap();
+        let (major, minor, _) = python.version;
+        tree.meta.python = format!("{major}.{minor}");
+        python.executable.clone_into(&mut tree.meta.interpreter);
         fs::create_dir_all(tree.site_packages()).unwrap();
         tree.describe();
         tree
