@@ -16,6 +16,14 @@ pub(super) fn problem(error: &ServiceError) -> Problem {
         let detail = "The server could not do it; its log says why.";
         return Problem::new(status, detail);
     }
+    if let ServiceError::Environments(error) = error
+        && let EnvironmentsError::Uv(_) = **error
+    {
+        tracing::error!("an environment could not be built: {error}");
+        let detail =
+            "This server has no uv that it can use, so it builds nothing; its log says why.";
+        return Problem::new(status, detail);
+    }
     let problem = Problem::new(status, sentence(&error.to_string()));
     let problem = match field(error) {
         Some(field) => problem.about(field),

@@ -6,6 +6,7 @@
     reason = "tests"
 )]
 
+mod approval;
 mod fake;
 mod sandbox;
 

@@ -23,7 +23,7 @@ pub(crate) struct Client {
     pub(crate) writer: WriteHalf<DuplexStream>,
     pub(crate) server: JoinHandle<Result<(), ServeError>>,
     /// Sent with every request: empty before 2026-07-28.
-    meta: Value,
+    pub(crate) meta: Value,
     next_id: i64,
     _directory: TempDir,
 }

@@ -2,6 +2,7 @@
 
 mod docs;
 mod door;
+mod environments;
 mod hostile;
 mod lifecycle;
 mod principals;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::served::{Reply, Served, token};
 
 /// One request of somebody's.
-fn ask(served: &Served, who: &str, line: &str, more: &[&str], body: &Value) -> Reply {
+pub(super) fn ask(served: &Served, who: &str, line: &str, more: &[&str], body: &Value) -> Reply {
     let authorization = format!("Authorization: Bearer {}", token(who));
     let mut headers = vec![authorization.as_str(), "Content-Type: application/json"];
     headers.extend(more);
@@ -22,7 +22,7 @@ fn ask(served: &Served, who: &str, line: &str, more: &[&str], body: &Value) -> R
     served.request(line, &headers, &body)
 }
 
-fn get(served: &Served, who: &str, path: &str) -> Reply {
+pub(super) fn get(served: &Served, who: &str, path: &str) -> Reply {
     ask(served, who, &format!("GET {path}"), &[], &Value::Null)
 }
 
@@ -565,6 +565,8 @@ fn the_document_is_served_and_tells_the_truth() {
             .replace("{id}", "none")
             .replace("{name}", "none")
             .replace("{container_id}", "none")
+            // None is called so.
+            .replace("{package}", "-")
             .replace("{path}", "none");
         for (method, operation) in methods.as_object().unwrap() {
             let reply = ask(
