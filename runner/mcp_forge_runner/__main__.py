@@ -19,7 +19,7 @@ def main(control_fd: int = 3) -> None:
     serve(control_fd)
 
 
-def prepare(modules=()) -> None:
+def prepare(modules=(), with_shell: bool = True) -> None:
     """Everything that turns have in common: no thread, no descriptor, no state of a turn.
 
     A process that forks one child a turn calls this once, with the names of modules that
@@ -27,18 +27,23 @@ def prepare(modules=()) -> None:
     """
     names = list(modules)
     leave_no_trace()
-    for name in names:
-        try:
-            __import__(name)
-            if name == SESSION:
-                sys.modules[name].preload()
-        except Exception:
-            # A missing or broken package is the business of the turn that imports it.
-            continue
+    load(names, with_shell)
     hooks.install()
     originals.remember()
     sys.path.insert(0, os.getcwd())
     open_streams()
+
+
+def load(modules, with_shell: bool = True) -> None:
+    """Imports modules ahead, as far as they are there. A session's shell may be one of a package."""
+    for name in modules:
+        try:
+            __import__(name)
+            if name == SESSION and with_shell:
+                sys.modules[name].preload()
+        except Exception:
+            # A missing or broken package is the business of the turn that imports it.
+            continue
 
 
 def serve(control_fd: int) -> None:

@@ -18,6 +18,14 @@ HELLO, CONTROL, STDOUT, STDERR, ENDED = b"h", b"c", b"o", b"e", b"x"
 # Records from the server. CONTROL goes both ways; empty, it says that the connection is closed.
 START, INTERRUPT = b"s", b"i"
 
+# The virtual environment that an image may have, and where its links lead.
+ENVIRONMENT, KNOWN = "/opt/environment", "/opt/mcp-forge/environment"
+BOOTSTRAP = """\
+import sys
+sys.path.insert(0, '/opt/mcp-forge')
+from mcp_forge_runner.__main__ import main
+main(3)"""
+
 HEADER_BYTES = 5
 # Bytes that wait for the server before nothing more is taken from the interpreter.
 OUTGOING_BYTES = 1 << 18
@@ -297,6 +305,8 @@ def start_worker(start: dict):
     theirs.detach()
     ours.detach()
     limit(start["limits"])
+    if start["environment"]:
+        enter_environment(sys.executable)
     serve(start["modules"])
     os._exit(70)
 
@@ -339,6 +349,23 @@ def limit(limits: dict) -> None:
         hard = resource.getrlimit(which)[1]
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(which, (most, most))
+
+
+def enter_environment(executable: str) -> None:
+    """Becomes the runner in the interpreter of the image's virtual environment. Does not return.
+
+    Only here is it known where the interpreter is: the environment's links lead to what is written
+    now. Its packages are foreign, and run in no process but this one.
+    """
+    os.mkdir(KNOWN)
+    real = os.path.realpath(executable)
+    os.symlink(real, KNOWN + "/python3")
+    with open(KNOWN + "/pyvenv.cfg", "w", encoding="utf-8") as file:
+        file.write(f"home = {os.path.dirname(real)}\ninclude-system-site-packages = false\n")
+    os.environ["PATH"] = ENVIRONMENT + "/bin:" + os.environ.get("PATH", "")
+    os.set_inheritable(3, True)
+    program = ENVIRONMENT + "/bin/python3"
+    os.execv(program, [program, "-I", "-B", "-X", "utf8", "-c", BOOTSTRAP])
 
 
 def serve(modules: list) -> None:

@@ -5,7 +5,7 @@ import sys
 from posix import _exit, listdir
 
 from . import __main__ as entry
-from . import execution
+from . import environment, execution
 
 # Where the jail puts the object that forks and seals: an extension module.
 OBJECT = "/opt/mcp-forge/seal.so"
@@ -28,15 +28,16 @@ matrix = numpy.arange(6.0).reshape(2, 3)
 }
 
 
-def main(channel: int = 3) -> None:
+def main(channel: int = 3, prefix=None) -> None:
     """Prepares, then serves forks from `channel` until it closes. Returns in no process.
 
-    The program's arguments name the modules that its forks are likely to import.
+    The program's arguments name the modules that its forks are likely to import. With `prefix`
+    those that are packages are in the environment there, which only forks enter.
     """
     modules = sys.argv[1:]
-    entry.prepare(modules)
+    entry.prepare(modules, with_shell=prefix is None)
     # What a first turn makes once and for all, such as the compiler's types, is made here.
-    rehearse(modules)
+    rehearse(modules if prefix is None else [])
     fork = seal().fork
     # A second thread would not exist in a fork, but the locks it holds would.
     if len(listdir("/proc/self/task")) != 1:
@@ -46,6 +47,11 @@ def main(channel: int = 3) -> None:
     gc.freeze()
     has_time = fork(channel)
     reseed()
+    if prefix is not None:
+        # Sealed: foreign code may run from here on.
+        environment.enter(prefix)
+        if has_time:
+            entry.load(modules)
     if has_time:
         # The pages that a turn writes to are copied before somebody waits for it.
         rehearse(modules)

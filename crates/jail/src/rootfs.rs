@@ -440,9 +440,11 @@ fn copy_file(
     if copied > most {
         return Err(failed(step())(io::Error::from(io::ErrorKind::FileTooLarge)));
     }
-    let mode = if executable { 0o755 } else { 0o644 };
-    copy.set_permissions(fs::Permissions::from_mode(mode))
-        .map_err(failed(step()))
+    if executable {
+        copy.set_permissions(fs::Permissions::from_mode(0o755))
+            .map_err(failed(step()))?;
+    }
+    Ok(())
 }
 
 /// Whether something is mounted below a directory: an overlay would not show it.

@@ -307,7 +307,7 @@ mod tests {
 
     /// What the kernel would do, as far as our filters go: a classic BPF machine.
     fn run(program: &[sock_filter], number: i64, arguments: [u64; 3]) -> u32 {
-        let mut data = vec![0; 64];
+        let mut data = [0; 64];
         data[..4].copy_from_slice(&u32::try_from(number).unwrap().to_le_bytes());
         data[4..8].copy_from_slice(&AUDIT_ARCHITECTURE.to_le_bytes());
         for (index, argument) in arguments.into_iter().enumerate() {

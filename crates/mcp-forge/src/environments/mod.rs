@@ -36,7 +36,10 @@ pub use view::{Built, EnvironmentView, Listed, TemplateView};
 use crate::{
     audit::{Audit, fields},
     config::{Config, EnvironmentSettings, OutputCaps},
-    engine::{Engine, Environment, native::job::Jobs},
+    engine::{
+        Engine, Environment,
+        native::{PythonSearch, find_python, job::Jobs},
+    },
     limits::Limits,
     names::Principal,
     packages::{EnvironmentName, Lock, PythonVersion},
@@ -625,17 +628,18 @@ impl Inner {
         let Some(wanted) = wanted.filter(|wanted| *wanted != has) else {
             return Ok((has, own.executable));
         };
-        let on_path = uv::on_path(&format!("python{wanted}"));
-        for path in self.settings.python_paths.iter().chain(&on_path) {
-            if let Ok(found) = self.jobs.python(Some(path)).await
-                && version(found.version).as_ref() == Ok(&wanted)
-            {
-                return Ok((wanted, found.executable));
-            }
-        }
-        Err(EnvironmentsError::Python(format!(
-            "there is no Python {wanted} here: install it, or name it in `environment_builder.python_paths`"
-        )))
+        let uv = uv::find(self.settings.uv.as_deref()).ok();
+        let search = PythonSearch {
+            // It was asked above, and is another version.
+            configured: None,
+            paths: &self.settings.python_paths,
+            uv: uv.as_deref(),
+            may_download: self.settings.python_downloads,
+        };
+        let found = find_python((3, wanted.minor()), search).await;
+        found
+            .map(|python| (wanted, python.executable))
+            .map_err(|error| EnvironmentsError::Python(error.to_string()))
     }
 
     /// A tree that is there, for a lock that is still allowed.

@@ -14,6 +14,13 @@ sys.path.insert(0, '/opt/mcp-forge')
 from mcp_forge_runner.zygote import main
 main()";
 
+/// The same for packages that are not the operator's: only its forks enter their environment.
+pub const ZYGOTE_WITHOUT_PACKAGES: &str = "\
+import sys
+sys.path.insert(0, '/opt/mcp-forge')
+from mcp_forge_runner.zygote import main
+main(prefix='/opt/environment')";
+
 /// Starts the relay in a container: takes the runner's files from standard input, as a length and
 /// a JSON object, puts them where they are found, and goes on with them.
 pub const RELAY: &str = "\
@@ -72,6 +79,10 @@ pub const FILES: &[(&str, &str)] = &[
     (
         "mcp_forge_runner/displays.py",
         include_str!("../../../../runner/mcp_forge_runner/displays.py"),
+    ),
+    (
+        "mcp_forge_runner/environment.py",
+        include_str!("../../../../runner/mcp_forge_runner/environment.py"),
     ),
     (
         "mcp_forge_runner/event_loop.py",

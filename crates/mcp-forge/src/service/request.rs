@@ -21,7 +21,7 @@ use crate::{
     environments::Selection,
     limits::Limits,
     names::SessionId,
-    session::Volume,
+    session::{DEFAULT_ENVIRONMENT, Volume},
     text::quoted,
 };
 
@@ -143,6 +143,16 @@ pub(super) struct Checked {
     pub(super) environment: Option<Selection>,
     /// Whether the request says which, `default` included.
     pub(super) has_own_environment: bool,
+}
+
+impl Checked {
+    /// What a response calls the environment.
+    pub(super) fn environment_name(&self) -> String {
+        let selected = self.environment.as_ref();
+        selected
+            .map_or(DEFAULT_ENVIRONMENT, |it| it.name().as_str())
+            .to_owned()
+    }
 }
 
 /// The session that a request is for.

@@ -11,7 +11,7 @@ use crate::{
     limits::{Limits, LimitsView},
     names::SessionId,
     runner::wire::Raised,
-    session::{DEFAULT_ENVIRONMENT, FileView, SessionView},
+    session::{FileView, SessionView},
     turn::{BetweenTurns, Display, Outcome, Report, ToolCallRecord},
 };
 
@@ -135,7 +135,7 @@ pub(super) fn assemble(
             memory_peak_bytes: report.usage.memory_peak_bytes,
         },
         isolation,
-        environment: DEFAULT_ENVIRONMENT.to_owned(),
+        environment: asked.environment_name(),
     }
 }
 
@@ -210,7 +210,7 @@ pub(super) fn session_lost(
             memory_peak_bytes: None,
         },
         isolation,
-        environment: DEFAULT_ENVIRONMENT.to_owned(),
+        environment: asked.environment_name(),
     }
 }
 

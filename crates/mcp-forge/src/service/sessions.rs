@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     engine::Isolation,
+    environments::Selection,
     names::{Principal, SessionId, SessionName},
     session::{Answer, Changed, FileContent, SessionState, SessionSummary, SessionTurn},
     store::Documentation,
@@ -166,6 +167,7 @@ impl Service {
                     limits: ran.limits,
                     ..checked.clone()
                 };
+                let environment = ran.packages.as_deref().and_then(Selection::from_label);
                 let mut response = response::assemble(
                     id.to_owned(),
                     &applied,
@@ -175,6 +177,9 @@ impl Service {
                 );
                 let more = (ran.session, ran.between, ran.files);
                 response::add_session(&mut response, &name.id, more);
+                if let Some(selection) = environment {
+                    response.environment = selection.name().to_string();
+                }
                 response
             }
             Answer::Lost(view) => {

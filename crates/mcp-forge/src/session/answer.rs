@@ -25,6 +25,7 @@ pub(super) struct Unsent {
     pub(super) report: Report,
     pub(super) between: Option<BetweenTurns>,
     pub(super) limits: Limits,
+    pub(super) packages: Option<String>,
     pub(super) reply: oneshot::Sender<Result<Answer, SessionError>>,
 }
 
@@ -38,6 +39,7 @@ impl Unsent {
             between: self.between,
             files,
             limits: self.limits,
+            packages: self.packages,
         }))));
     }
 }

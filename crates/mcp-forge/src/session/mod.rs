@@ -129,6 +129,8 @@ pub struct Ran {
     pub files: Vec<FileView>,
     /// The limits that applied.
     pub limits: Limits,
+    /// Under which name its packages are found, if it has any of its own.
+    pub packages: Option<String>,
 }
 
 /// Something that others may want to look at again.

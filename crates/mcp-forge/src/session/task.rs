@@ -236,7 +236,7 @@ impl Task {
         let label = |packages: &Option<Packages>| packages.as_ref().map(|it| it.label.clone());
         let has = label(&live.packages);
         if turn.has_own_packages && label(&turn.packages) != has {
-            let has = has.map_or_else(
+            let has = has.as_deref().map_or_else(
                 || "the interpreter's own packages".to_owned(),
                 |name| format!("the environment `{name}`"),
             );
@@ -326,6 +326,7 @@ impl Task {
             report,
             between,
             limits,
+            packages: has,
             reply,
         };
         if let Some(reason) = lost {

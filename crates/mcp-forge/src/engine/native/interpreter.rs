@@ -18,6 +18,9 @@ const NEWEST: u32 = 14;
 /// Time for an interpreter to say what it is. A shim of a version manager is a slow shell script.
 const ASK_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// Time for uv to download an interpreter and to unpack it.
+const INSTALL_TIMEOUT: Duration = Duration::from_mins(5);
+
 /// What an interpreter says of itself.
 const QUESTION: &str = "\
 import sys, sysconfig, json
@@ -91,7 +94,13 @@ impl Interpreter {
     ) -> Result<BTreeMap<String, String>, String> {
         let sources: BTreeMap<&str, &str> = files.iter().copied().collect();
         let input = serde_json::to_vec(&sources).map_err(|error| error.to_string())?;
-        let text = run_with(&self.executable, &["-I", "-c", COMPILE, directory], input).await?;
+        let text = run_with(
+            &self.executable,
+            &["-I", "-c", COMPILE, directory],
+            input,
+            ASK_TIMEOUT,
+        )
+        .await?;
         serde_json::from_str(&text).map_err(|error| error.to_string())
     }
 
@@ -219,15 +228,26 @@ pub(super) async fn ask(path: &Path) -> Result<Interpreter, String> {
     })
 }
 
-async fn run(program: &Path, arguments: &[&str]) -> Result<String, String> {
-    run_with(program, arguments, Vec::new()).await
+/// What a program says that answers at once.
+pub(super) async fn run(program: &Path, arguments: &[&str]) -> Result<String, String> {
+    run_with(program, arguments, Vec::new(), ASK_TIMEOUT).await
+}
+
+/// What a program says that may have much to do first.
+pub(super) async fn run_long(program: &Path, arguments: &[&str]) -> Result<String, String> {
+    run_with(program, arguments, Vec::new(), INSTALL_TIMEOUT).await
 }
 
 #[expect(
     clippy::disallowed_methods,
     reason = "the engine asks interpreters what they are"
 )]
-async fn run_with(program: &Path, arguments: &[&str], input: Vec<u8>) -> Result<String, String> {
+async fn run_with(
+    program: &Path,
+    arguments: &[&str],
+    input: Vec<u8>,
+    patience: Duration,
+) -> Result<String, String> {
     let cannot_run = |error: std::io::Error| format!("it cannot be run: {error}");
     let mut child = tokio::process::Command::new(program)
         .args(arguments)
@@ -245,9 +265,9 @@ async fn run_with(program: &Path, arguments: &[&str], input: Vec<u8>) -> Result<
         }
         child.wait_with_output().await
     };
-    let output = tokio::time::timeout(ASK_TIMEOUT, answered)
+    let output = tokio::time::timeout(patience, answered)
         .await
-        .map_err(|_| format!("it did not answer in {} s", ASK_TIMEOUT.as_secs()))?
+        .map_err(|_| format!("it did not answer in {} s", patience.as_secs()))?
         .map_err(cannot_run)?;
     if !output.status.success() {
         return Err(format!("it ended with {}", output.status));

@@ -82,10 +82,9 @@ pub(super) fn prepare(interpreter: &Interpreter, roots: &Path) -> io::Result<Pat
         return Ok(published);
     }
     fs::create_dir_all(roots)?;
-    let draft = roots.join(format!(".draft-{}-{key}", std::process::id()));
-    if draft.exists() {
-        fs::remove_dir_all(&draft)?;
-    }
+    // Of its own, whoever else makes the same just now.
+    let name = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), &key);
+    let draft = roots.join(format!(".draft-{}-{name:x}", std::process::id()));
     let built = Draft::new(&draft).and_then(|mut root| root.fill(interpreter));
     let result = built.and_then(|()| match fs::rename(&draft, &published) {
         // Another server was faster: its copy is as good.

@@ -25,12 +25,13 @@ mod environments;
 mod interpreter;
 pub mod job;
 mod launch;
-mod lines;
 mod minimal;
-mod occupied;
 mod output_pipe;
 mod render;
+mod versions;
 mod warm;
+
+pub use versions::{NoPython, Python, PythonSearch, find_python};
 
 use environments::{Environments, Kept};
 use interpreter::Interpreter;
@@ -190,11 +191,10 @@ impl Native {
             tracing::warn!(%error, "the interpreter does not compile the runner; each sandbox will");
         }
         let private_root = self.private_root(&base.interpreter).await?;
-        let packages = environment.directory.join("lib");
-        Ok(Arc::new(Host::with_packages(
+        Ok(Arc::new(Host::of_environment(
             base,
             private_root,
-            Some(packages),
+            environment,
         )))
     }
 

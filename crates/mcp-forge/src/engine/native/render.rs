@@ -9,7 +9,7 @@ use tokio::sync::OnceCell;
 use super::Interpreter;
 use crate::{
     config::Profile,
-    engine::{Purpose, SandboxSpec, variables::VARIABLES},
+    engine::{Environment, Purpose, SandboxSpec, variables::VARIABLES},
     limits::Limits,
     runner::source,
 };
@@ -19,6 +19,9 @@ const PYTHON: &str = "/opt/python";
 
 /// Where a virtual environment's packages appear.
 const ENVIRONMENT: &str = "/opt/environment";
+
+/// Where the zygote of an environment finds a virtual environment without packages.
+const EMPTY: &str = "/opt/mcp-forge/empty";
 
 /// Where the runner's source appears.
 const RUNNER: &str = "/opt/mcp-forge";
@@ -30,6 +33,15 @@ pub(super) struct Base {
     runner: Arc<OnceLock<Vec<File>>>,
     /// Modules of its standard library, of those that somebody asked about.
     standard: Arc<OnceCell<Vec<String>>>,
+}
+
+/// What every program sees of a host.
+#[derive(Debug)]
+pub(super) struct Shown {
+    pub(super) trees: Vec<Tree>,
+    pub(super) links: Vec<Link>,
+    pub(super) files: Vec<File>,
+    pub(super) variables: Vec<(String, String)>,
 }
 
 impl Base {
@@ -79,11 +91,20 @@ pub(super) struct Host {
     pub(super) base: Base,
     /// The private copy that stands for the host's `/usr`, if so configured.
     private_root: Option<PathBuf>,
-    /// The directory `lib` with the packages that are shown as a virtual environment's.
-    packages: Option<PathBuf>,
+    /// What is shown as a virtual environment's.
+    packages: Option<Packages>,
     /// Trees and links that depend on how this host lays out its root.
     trees: Vec<Tree>,
     links: Vec<Link>,
+}
+
+/// The packages of a virtual environment.
+#[derive(Debug)]
+struct Packages {
+    /// The directory `lib`, which holds `pythonX.Y/site-packages`.
+    library: PathBuf,
+    /// They are not the operator's: nothing of them may run before the seal.
+    are_foreign: bool,
 }
 
 impl Host {
@@ -91,18 +112,34 @@ impl Host {
     /// interpreter was found through, if any.
     pub(super) fn read(base: Base, private_root: Option<PathBuf>) -> Self {
         let environment = base.interpreter.environment.as_ref();
-        let packages = environment.map(|environment| match &private_root {
+        let library = environment.map(|environment| match &private_root {
             None => environment.join("lib"),
             Some(root) => root.join("environment"),
+        });
+        let packages = library.map(|library| Packages {
+            library,
+            are_foreign: false,
         });
         Self::with_packages(base, private_root, packages)
     }
 
-    /// The same with these packages and no others: the directory holds `pythonX.Y/site-packages`.
-    pub(super) fn with_packages(
+    /// The same with the packages of an environment and no others.
+    pub(super) fn of_environment(
         base: Base,
         private_root: Option<PathBuf>,
-        packages: Option<PathBuf>,
+        environment: &Environment,
+    ) -> Self {
+        let packages = Packages {
+            library: environment.directory.join("lib"),
+            are_foreign: true,
+        };
+        Self::with_packages(base, private_root, Some(packages))
+    }
+
+    fn with_packages(
+        base: Base,
+        private_root: Option<PathBuf>,
+        packages: Option<Packages>,
     ) -> Self {
         let (trees, links) = match &private_root {
             None => host_root(),
@@ -137,14 +174,14 @@ impl Host {
     }
 
     /// What a build job sees of this host: the same trees and links, and no runner.
-    pub(super) fn for_job(&self) -> (Vec<Tree>, Vec<Link>, Vec<File>, Vec<(String, String)>) {
+    pub(super) fn for_job(&self) -> Shown {
         let files = ETC.iter().map(|(path, content)| file(path, content));
-        (
-            self.trees.clone(),
-            self.links.clone(),
-            files.collect(),
-            self.environment(),
-        )
+        Shown {
+            trees: self.trees.clone(),
+            links: self.links.clone(),
+            files: files.collect(),
+            variables: self.environment(),
+        }
     }
 
     fn prefix(&self) -> String {
@@ -185,14 +222,32 @@ impl Host {
             return;
         };
         self.trees
-            .push(opaque(packages, &format!("{ENVIRONMENT}/lib")));
-        let python = self.python().display().to_string();
+            .push(opaque(&packages.library, &format!("{ENVIRONMENT}/lib")));
         for name in ["python", "python3"] {
-            self.links.push(Link {
-                path: format!("{ENVIRONMENT}/bin/{name}"),
-                target: python.clone(),
-            });
+            self.links.push(self.link(ENVIRONMENT, name));
         }
+    }
+
+    /// A virtual environment's own name of the interpreter.
+    fn link(&self, prefix: &str, name: &str) -> Link {
+        Link {
+            path: format!("{prefix}/bin/{name}"),
+            target: self.python().display().to_string(),
+        }
+    }
+
+    /// What makes a directory a virtual environment.
+    fn marker(&self, prefix: &str) -> File {
+        let (major, minor, micro) = self.base.interpreter.version;
+        let home = self
+            .python()
+            .parent()
+            .map(|parent| parent.display().to_string())
+            .unwrap_or_default();
+        let content = format!(
+            "home = {home}\ninclude-system-site-packages = false\nversion = {major}.{minor}.{micro}\n"
+        );
+        file(&format!("{prefix}/pyvenv.cfg"), &content)
     }
 
     /// The program to execute.
@@ -217,16 +272,7 @@ impl Host {
             ),
         }
         if self.packages.is_some() {
-            let (major, minor, micro) = self.base.interpreter.version;
-            let home = self
-                .python()
-                .parent()
-                .map(|parent| parent.display().to_string())
-                .unwrap_or_default();
-            let content = format!(
-                "home = {home}\ninclude-system-site-packages = false\nversion = {major}.{minor}.{micro}\n"
-            );
-            files.push(file(&format!("{ENVIRONMENT}/pyvenv.cfg"), &content));
+            files.push(self.marker(ENVIRONMENT));
         }
         files
     }
@@ -301,8 +347,20 @@ pub(super) fn zygote_spec(
         content: hexadecimal.collect(),
         binary: true,
     });
-    if let Some(program) = spec.arguments.last_mut() {
-        source::ZYGOTE.clone_into(program);
+    let are_foreign = host
+        .packages
+        .as_ref()
+        .is_some_and(|packages| packages.are_foreign);
+    let program = if are_foreign {
+        spec.links.push(host.link(EMPTY, "python3"));
+        spec.files.push(host.marker(EMPTY));
+        spec.program = format!("{EMPTY}/bin/python3");
+        source::ZYGOTE_WITHOUT_PACKAGES
+    } else {
+        source::ZYGOTE
+    };
+    if let Some(last) = spec.arguments.last_mut() {
+        program.clone_into(last);
     }
     spec.zygote = true;
     spec.own_networks = profile == Profile::Strict;
@@ -462,7 +520,10 @@ mod tests {
             shared_library,
         };
         let mut host = Host {
-            packages: environment.map(|environment| Path::new(environment).join("lib")),
+            packages: environment.map(|environment| Packages {
+                library: Path::new(environment).join("lib"),
+                are_foreign: false,
+            }),
             base: Base::new(interpreter),
             private_root: None,
             trees: Vec::new(),

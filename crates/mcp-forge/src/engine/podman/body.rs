@@ -120,7 +120,7 @@ pub(super) fn body(
 
 /// What the relay is told: what to import ahead, and the limits of each process, as the native
 /// engine has them. Where the host ignores the container's limits, these stand in.
-pub(super) fn start(purpose: &Purpose, limits: &Limits, facts: &Facts) -> Start {
+pub(super) fn start(purpose: &Purpose, limits: &Limits, environment: bool, facts: &Facts) -> Start {
     let data = limits.memory_bytes + limits.pids * THREAD_BYTES;
     let mut own = BTreeMap::from([
         ("CORE", 0),
@@ -149,6 +149,7 @@ pub(super) fn start(purpose: &Purpose, limits: &Limits, facts: &Facts) -> Start 
             Purpose::Turn(_) => Vec::new(),
         },
         limits: own,
+        environment,
     }
 }
 

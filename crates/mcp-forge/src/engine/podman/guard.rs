@@ -1,6 +1,6 @@
 //! The guard of a container: its link, and its removal.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use jail::meter::OpenMeter;
 use tokio::time::timeout;
@@ -9,7 +9,7 @@ use super::{
     containers::Containers,
     link::{Ended, Link},
 };
-use crate::engine::{Ending, ExitCause, Guard, Usage};
+use crate::engine::{Ending, Environment, ExitCause, Guard, Usage};
 
 /// Time for a container to be killed and removed.
 const REMOVAL: Duration = Duration::from_secs(30);
@@ -24,6 +24,8 @@ pub(super) struct Container {
     /// The limit that its memory is held to.
     pub(super) memory_bytes: u64,
     pub(super) containers: Containers,
+    /// A share in the packages that its image was made of.
+    pub(super) _environment: Option<Arc<Environment>>,
     /// Whether its removal has been seen to.
     pub(super) is_removed: bool,
 }

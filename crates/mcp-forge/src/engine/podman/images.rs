@@ -14,7 +14,7 @@ use bollard::{
     models::BuildInfo,
     query_parameters::{BuildImageOptions, BuildImageOptionsBuilder, CreateImageOptionsBuilder},
 };
-use futures_util::StreamExt;
+use futures_util::{Stream, StreamExt};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
@@ -220,6 +220,27 @@ pub async fn build(
         .map_err(|error| failed(error.to_string()))?;
     let request = build_request(recipe, &base, options.may_install);
     let stream = client.build_image(request, None, Some(body_full(archive.into())));
+    follow(stream, &recipe.image, &mut progress).await?;
+    let built = find(client, &recipe.image).await?;
+    if built.is_some_and(|built| built.is_of(recipe)) {
+        Ok(())
+    } else {
+        Err(failed(
+            "the service ended the build without an image".to_owned(),
+        ))
+    }
+}
+
+/// Follows a build to its end, and tells of its progress in lines.
+pub(super) async fn follow(
+    stream: impl Stream<Item = Result<BuildInfo, Error>>,
+    image: &str,
+    mut progress: impl FnMut(&str),
+) -> Result<(), ImageError> {
+    let failed = |problem: String| ImageError::Build {
+        image: image.to_owned(),
+        problem: sentence(&problem),
+    };
     let mut stream = std::pin::pin!(stream);
     // The service's error is only that the step failed: why, `prepare.py` says itself.
     let mut reason = None;
@@ -244,14 +265,7 @@ pub async fn build(
             progress(line);
         }
     }
-    let built = find(client, &recipe.image).await?;
-    if built.is_some_and(|built| built.is_of(recipe)) {
-        Ok(())
-    } else {
-        Err(failed(
-            "the service ended the build without an image".to_owned(),
-        ))
-    }
+    Ok(())
 }
 
 /// By its id: a name might be looked up in a registry.
@@ -431,13 +445,13 @@ fn with_tag(image: &str) -> String {
 }
 
 /// Foreign text, fit for a sentence.
-fn sentence(text: &str) -> String {
+pub(super) fn sentence(text: &str) -> String {
     const LONGEST: usize = 500;
     printable(&text.trim().chars().take(LONGEST).collect::<String>())
 }
 
 /// The service's words, without the library's around them.
-fn words(error: &Error) -> String {
+pub(super) fn words(error: &Error) -> String {
     match error {
         Error::DockerResponseServerError { message, .. } => message.clone(),
         Error::DockerStreamError { error } => error.clone(),

@@ -75,6 +75,8 @@ pub(super) struct Start {
     pub(super) modules: Vec<String>,
     /// Limits of the interpreter's own, by the names of Python's module `resource`.
     pub(super) limits: BTreeMap<&'static str, u64>,
+    /// Whether its image has an environment, which the interpreter enters.
+    pub(super) environment: bool,
 }
 
 /// A container's stream, before its interpreter runs.

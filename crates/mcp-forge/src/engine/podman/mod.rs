@@ -7,14 +7,14 @@
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::{Arc, OnceLock, Weak},
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
 use jail::meter::Meter;
 use tokio::sync::Mutex;
 
-use super::{Engine, Isolation, LaunchError, Probe, Purpose, Sandbox, SandboxSpec};
+use super::{Engine, Environment, Isolation, LaunchError, Probe, Purpose, Sandbox, SandboxSpec};
 use crate::{
     config::{Config, ContainersConfig, EngineKind},
     limits::Limits,
@@ -23,14 +23,17 @@ use crate::{
 
 mod body;
 mod containers;
+mod environments;
 mod facts;
 mod guard;
 pub mod images;
+mod layered;
 mod link;
 mod owner;
 mod pool;
 mod probe;
 pub mod socket;
+mod upkeep;
 pub mod versions;
 
 use containers::{ContainerError, Containers, Own};
@@ -69,6 +72,8 @@ struct Inner {
     owner: OnceLock<Arc<Owner>>,
     own: Own,
     pools: Pools,
+    /// Held by whoever builds or removes an image of an environment.
+    building: Mutex<()>,
 }
 
 /// The service, as far as it answers.
@@ -84,6 +89,14 @@ struct Connection {
 struct Service {
     socket: Arc<Socket>,
     containers: Containers,
+}
+
+/// What a container is for, whoever gets it.
+#[derive(Debug, Clone)]
+struct Wanted {
+    limits: Limits,
+    purpose: Purpose,
+    environment: Option<Arc<Environment>>,
 }
 
 /// A container whose interpreter waits.
@@ -135,6 +148,7 @@ impl Podman {
             owner: OnceLock::new(),
             own: Own::default(),
             pools: Pools::default(),
+            building: Mutex::default(),
         }))
     }
 }
@@ -235,22 +249,27 @@ impl Inner {
         )))
     }
 
+    /// What containers that are made ahead are for.
+    fn wanted(&self, purpose: &Purpose) -> Wanted {
+        Wanted {
+            limits: self.default_limits.clone(),
+            purpose: purpose.clone(),
+            environment: None,
+        }
+    }
+
     /// As [`Self::make`], to its end even if the caller goes: what is half made cannot be taken back.
-    async fn make_whole(
-        self: &Arc<Self>,
-        limits: &Limits,
-        purpose: &Purpose,
-    ) -> Result<Made, LaunchError> {
-        let (inner, limits, purpose) = (Arc::clone(self), limits.clone(), purpose.clone());
-        let making = async move { inner.make(&limits, &purpose).await };
+    async fn make_whole(self: &Arc<Self>, wanted: Wanted) -> Result<Made, LaunchError> {
+        let inner = Arc::clone(self);
+        let making = async move { inner.make(&wanted).await };
         let made = self.own.tasks.spawn(making).await;
         made.unwrap_or_else(|error| Err(LaunchError::Start(error.to_string())))
     }
 
     /// Makes a container, cold.
-    async fn make(&self, limits: &Limits, purpose: &Purpose) -> Result<Made, LaunchError> {
+    async fn make(&self, wanted: &Wanted) -> Result<Made, LaunchError> {
         let service = self.service().await?;
-        let made = self.make_with(&service, limits, purpose).await;
+        let made = self.make_with(&service, wanted).await;
         match made {
             Err(LaunchError::Unreachable(problem)) => {
                 self.forget().await;
@@ -266,20 +285,18 @@ impl Inner {
         }
     }
 
-    async fn make_with(
-        &self,
-        service: &Service,
-        limits: &Limits,
-        purpose: &Purpose,
-    ) -> Result<Made, LaunchError> {
-        let image = self.image(service, purpose).await?;
+    async fn make_with(&self, service: &Service, wanted: &Wanted) -> Result<Made, LaunchError> {
+        let image = match &wanted.environment {
+            None => self.image(service, &wanted.purpose).await?,
+            Some(environment) => self.image_of(service, environment).await?,
+        };
         let containers = &service.containers;
         let filter = self.filter()?;
         let labels = containers.owner().labels();
-        let body = body::body(&image, limits, labels, (filter, self.kind));
+        let body = body::body(&image, &wanted.limits, labels, (filter, self.kind));
         let id = containers.create(&image, body).await;
         let id = id.map_err(|error| self.refused(error))?;
-        match self.open(service, &id, limits, purpose).await {
+        match self.open(service, &id, wanted).await {
             Ok(made) => Ok(made),
             Err(error) => {
                 containers.remove(&id).await;
@@ -292,9 +309,9 @@ impl Inner {
         &self,
         service: &Service,
         id: &str,
-        limits: &Limits,
-        purpose: &Purpose,
+        wanted: &Wanted,
     ) -> Result<Made, LaunchError> {
+        let limits = &wanted.limits;
         let broken = |error: LinkError| LaunchError::Start(error.to_string());
         let containers = &service.containers;
         let attached = containers.start(id).await;
@@ -304,7 +321,11 @@ impl Inner {
             .map_err(broken)?;
         let runtime = probe::runtime(&service.socket.version);
         let isolation = facts.isolation(self.kind.name(), &runtime, limits, &self.requirements)?;
-        let start = body::start(purpose, limits, &facts);
+        if let Some(environment) = &wanted.environment {
+            environments::fits(environment, &facts.python)?;
+        }
+        let is_other = wanted.environment.is_some();
+        let start = body::start(&wanted.purpose, limits, is_other, &facts);
         let (link, streams) = opening.start(&start).await.map_err(broken)?;
         let process = containers.process(id).await;
         let meter = process.and_then(|process| Meter::of_container(process, id));
@@ -315,6 +336,7 @@ impl Inner {
                 meter: meter.map(|meter| meter.open()),
                 memory_bytes: limits.memory_bytes,
                 containers: containers.clone(),
+                _environment: wanted.environment.clone(),
                 is_removed: false,
             },
             streams,
@@ -362,7 +384,7 @@ impl Inner {
             return;
         };
         while pool.lacks(self.settings.ready) && !self.own.tasks.is_closed() {
-            match self.make(&self.default_limits, purpose).await {
+            match self.make(&self.wanted(purpose)).await {
                 Ok(made) => pool.put(made),
                 Err(error) => {
                     tracing::warn!(%error, "no container could be made ahead");
@@ -386,14 +408,15 @@ impl Engine for Podman {
     async fn prepare(&self) -> Result<(), LaunchError> {
         let service = self.0.service().await?;
         self.0.pull(&service, Pull::Missing).await;
-        tokio::spawn(pull_newer(Arc::downgrade(&self.0)));
-        tokio::spawn(tidy(Arc::downgrade(&self.0), self.0.settings.max_age));
+        tokio::spawn(upkeep::pull_newer(Arc::downgrade(&self.0)));
+        tokio::spawn(upkeep::tidy(
+            Arc::downgrade(&self.0),
+            self.0.settings.max_age,
+        ));
         self.0.image(&service, &Purpose::default()).await?;
         if self.0.settings.ready > 0 {
-            let made = self
-                .0
-                .make_whole(&self.0.default_limits, &Purpose::default())
-                .await?;
+            let wanted = self.0.wanted(&Purpose::default());
+            let made = self.0.make_whole(wanted).await?;
             self.0.pools.turns.put(made);
         }
         self.0.fill(&Purpose::default()).await;
@@ -402,8 +425,15 @@ impl Engine for Podman {
 
     async fn launch(&self, spec: &SandboxSpec) -> Result<Sandbox, LaunchError> {
         let inner = &self.0;
-        if inner.settings.ready == 0 || !spec.limits.are_alike(&inner.default_limits) {
-            let made = inner.make_whole(&spec.limits, &spec.purpose).await?;
+        let wanted = Wanted {
+            limits: spec.limits.clone(),
+            purpose: spec.purpose.clone(),
+            environment: spec.environment.clone(),
+        };
+        // Of an environment none is made ahead.
+        let is_plain = spec.environment.is_none() && spec.limits.are_alike(&inner.default_limits);
+        if inner.settings.ready == 0 || !is_plain {
+            let made = inner.make_whole(wanted).await?;
             return Ok(made.into_sandbox());
         }
         let (pool, purpose) = match &spec.purpose {
@@ -413,12 +443,16 @@ impl Engine for Podman {
         let waiting = pool.take();
         let made = match waiting {
             Some(made) => made,
-            None => inner.make_whole(&spec.limits, &spec.purpose).await?,
+            None => inner.make_whole(wanted).await?,
         };
         let filling = Arc::clone(inner);
         let filling = async move { filling.fill(&purpose).await };
         inner.own.tasks.spawn(filling);
         Ok(made.into_sandbox())
+    }
+
+    async fn release(&self, id: &str) {
+        self.0.release(id).await;
     }
 
     async fn shutdown(&self) {
@@ -435,45 +469,6 @@ impl Engine for Podman {
         };
         if tokio::time::timeout(END, gone).await.is_err() {
             tracing::warn!("not all containers are gone; the next start removes them");
-        }
-    }
-}
-
-/// Asks the registries for newer images now and then, for as long as the engine lives.
-async fn pull_newer(inner: Weak<Inner>) {
-    loop {
-        let Some(interval) = inner
-            .upgrade()
-            .map(|inner| inner.settings.images.pull_interval)
-        else {
-            return;
-        };
-        tokio::time::sleep(interval).await;
-        if let Some(inner) = inner.upgrade()
-            && let Ok(service) = inner.service().await
-        {
-            inner.pull(&service, Pull::Newer).await;
-        }
-    }
-}
-
-/// Looks now and then for containers that nobody will remove, for as long as the engine lives.
-async fn tidy(inner: Weak<Inner>, max_age: Duration) {
-    const EVERY: Duration = Duration::from_mins(10);
-    loop {
-        tokio::time::sleep(EVERY.min(max_age)).await;
-        let Some(inner) = inner.upgrade() else {
-            return;
-        };
-        let looked = match inner.service().await {
-            Ok(service) => service.containers.remove_orphans().await.map(drop),
-            Err(error) => {
-                tracing::debug!(%error, "no look for old containers");
-                continue;
-            }
-        };
-        if let Err(error) = looked {
-            tracing::debug!(%error, "no look for old containers");
         }
     }
 }

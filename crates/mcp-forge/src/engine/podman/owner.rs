@@ -47,6 +47,11 @@ impl Labels {
         ])
     }
 
+    /// The label and its value that name this data directory, for what is not one server's.
+    pub(super) fn of_place(&self) -> (String, String) {
+        (PLACE.to_owned(), self.place.clone())
+    }
+
     /// What to ask the service for: containers of this data directory.
     pub(super) fn filter(&self) -> String {
         format!("{PLACE}={}", self.place)

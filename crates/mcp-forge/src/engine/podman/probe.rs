@@ -15,7 +15,7 @@ impl Inner {
             notes.push(format!("socket {}", service.socket.path.display()));
             notes.push(runtime(&service.socket.version));
         }
-        let made = self.make(&self.default_limits, &Purpose::default()).await;
+        let made = self.make(&self.wanted(&Purpose::default())).await;
         let engine = self.kind.name().to_owned();
         match made {
             Ok(made) => {

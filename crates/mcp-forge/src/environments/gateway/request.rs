@@ -173,18 +173,14 @@ fn plain(
 fn authority(text: &str, default: Option<u16>) -> Result<(String, u16), &'static str> {
     const HOST: &str = "the address has no well-formed host; user information is not taken";
     const PORT: &str = "the address has no well-formed port";
-    let (named, after) = match text.strip_prefix('[') {
-        Some(rest) => {
-            let (inside, after) = rest.split_once(']').ok_or(HOST)?;
-            if inside.parse::<Ipv6Addr>().is_err() {
-                return Err(HOST);
-            }
-            (inside, after)
+    let (named, after) = if let Some(rest) = text.strip_prefix('[') {
+        let (inside, after) = rest.split_once(']').ok_or(HOST)?;
+        if inside.parse::<Ipv6Addr>().is_err() {
+            return Err(HOST);
         }
-        None => {
-            let (named, after) = text.split_at(text.find(':').unwrap_or(text.len()));
-            (named, after)
-        }
+        (inside, after)
+    } else {
+        text.split_at(text.find(':').unwrap_or(text.len()))
     };
     let port = match after.strip_prefix(':') {
         Some(digits) => port(digits).ok_or(PORT)?,

@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use mcp_forge::engine::{Environment, Meta};
+use mcp_forge::engine::{Environment, Meta, native::Python};
 use tempfile::TempDir;
 
 use crate::real_python::packages;
@@ -35,6 +35,18 @@ impl Tree {
             packages: Vec::new(),
         };
         let tree = Self { place, meta };
+        fs::create_dir_all(tree.site_packages()).unwrap();
+        tree.describe();
+        tree
+    }
+
+    /// With nothing in it, for another Python.
+    pub(crate) fn for_python(digit: char, python: &Python) -> Self {
+        let mut tree = Self::new(digit);
+        fs::remove_dir_all(tree.directory().join("lib")).unwrap();
+        let (major, minor, _) = python.version;
+        tree.meta.python = format!("{major}.{minor}");
+        python.executable.clone_into(&mut tree.meta.interpreter);
         fs::create_dir_all(tree.site_packages()).unwrap();
         tree.describe();
         tree
@@ -74,9 +86,21 @@ impl Tree {
 
     /// As written in its description, by whatever changes it.
     pub(crate) fn described(mut self, change: impl FnOnce(&mut Meta)) -> Self {
+        let before = self.directory();
         change(&mut self.meta);
+        fs::rename(before, self.directory()).unwrap();
         self.describe();
         self
+    }
+
+    /// For a Python that is not the one at the path that it names.
+    pub(crate) fn of_another_version() -> Self {
+        let mut tree = Self::new('9');
+        fs::remove_dir_all(tree.directory().join("lib")).unwrap();
+        "3.9".clone_into(&mut tree.meta.python);
+        fs::create_dir_all(tree.site_packages()).unwrap();
+        tree.describe();
+        tree
     }
 
     pub(crate) fn directory(&self) -> PathBuf {

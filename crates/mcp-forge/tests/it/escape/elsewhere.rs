@@ -6,11 +6,11 @@ use mcp_forge::{
 };
 
 pub(crate) use super::case::Case;
-pub(crate) use super::host::negative_controls;
 use super::{
     case::{self, MACHINE},
     host::Host,
 };
+pub(crate) use super::{host::negative_controls, look::own_address};
 use crate::sandbox;
 
 /// Every attack of the tables.

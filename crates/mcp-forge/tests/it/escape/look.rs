@@ -89,7 +89,7 @@ pub(super) fn cgroups() -> Vec<String> {
 }
 
 /// The address by which the world reaches this host, if it has one. Sends nothing.
-pub(super) fn own_address() -> Option<IpAddr> {
+pub(crate) fn own_address() -> Option<IpAddr> {
     let socket = UdpSocket::bind(("0.0.0.0", 0)).ok()?;
     socket.connect(("192.0.2.1", 9)).ok()?;
     socket.local_addr().map(|address| address.ip()).ok()

@@ -59,6 +59,7 @@ fn the_documented_table_is_the_tested_one() {
         .chain(reliability::rows())
         .chain(crate::sessions::rows::rows())
         .chain(crate::podman::escape::rows())
+        .chain(crate::jobs::escape::rows())
         .collect();
     assert_eq!(
         rows.join("\n"),

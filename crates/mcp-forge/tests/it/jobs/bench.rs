@@ -40,18 +40,17 @@ pub(super) struct Done {
 impl Bench {
     /// As in a release.
     pub(super) fn new() -> Self {
-        Self::with(sandbox::binary(), &[])
+        Self::with(&sandbox::binary(), &[])
     }
 
     /// The test build, without these layers.
     pub(super) fn without(layers: &[&str]) -> Self {
-        let program = crate::escape::elsewhere::negative_controls().to_owned();
-        Self::with(program, layers)
+        Self::with(crate::escape::elsewhere::negative_controls(), layers)
     }
 
     /// Between server and jail stands a script, which plants what a careless server would pass on.
     #[expect(clippy::disallowed_methods, reason = "a test writes a script")]
-    fn with(program: PathBuf, layers: &[&str]) -> Self {
+    fn with(program: &Path, layers: &[&str]) -> Self {
         let directory = tempfile::Builder::new()
             .prefix("jobs-private-user-")
             .tempdir()
@@ -76,7 +75,7 @@ impl Bench {
             .unwrap();
         assert!(wrote.success());
         let mut config = sandbox::config();
-        config.data_dir = directory.path().to_owned();
+        directory.path().clone_into(&mut config.data_dir);
         Self {
             jobs: Jobs::with_jail(&config, script),
             directory,
@@ -150,12 +149,11 @@ pub(super) async fn finish(job: Job, gateway: Option<Gateway>) -> Done {
         ..
     } = job;
     let served = async {
-        match gateway {
-            Some(gateway) => gateway.serve(listener).await,
-            None => {
-                let _open = listener;
-                std::future::pending().await
-            }
+        if let Some(gateway) = gateway {
+            gateway.serve(listener).await
+        } else {
+            let _open = listener;
+            std::future::pending().await
         }
     };
     let most = 1 << 20;

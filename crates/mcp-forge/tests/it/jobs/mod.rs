@@ -1,7 +1,7 @@
 //! Build jobs: what one can do, and what it cannot.
 
 mod bench;
-mod escape;
+pub(crate) mod escape;
 mod gateway;
 mod limits;
 mod uv;

@@ -63,11 +63,7 @@ async fn packages_come_through_the_gateway_and_belong_to_the_server() {
     let (major, minor, _) = python.version;
     let packages = format!("lib/python{major}.{minor}/site-packages");
     let source = build.join("venv").join(&packages).join("requests/api.py");
-    assert!(
-        fs::read_to_string(source)
-            .unwrap()
-            .contains("def get(url, params=None, **kwargs):")
-    );
+    assert!(fs::read_to_string(source).unwrap().contains("def get("));
     let published = bench.directory.path().join("published");
     fs::rename(build.join("venv"), &published).unwrap();
     fs::remove_file(published.join(&packages).join("requests/api.py")).unwrap();

@@ -32,6 +32,7 @@ mod bystanders;
 mod data;
 mod deaths;
 mod denials;
+mod environments;
 pub(crate) mod escape;
 mod liar;
 mod lifecycle;

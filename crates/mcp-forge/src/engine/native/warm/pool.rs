@@ -36,6 +36,9 @@ const BATCH: usize = 4;
 /// comes first.
 const REFILL_DELAY: Duration = Duration::from_millis(20);
 
+/// The same for the first turn of all, which is slow: what is made ahead would make it slower.
+const FIRST_DELAY: Duration = Duration::from_secs(1);
+
 /// Time without demand after which half of those that wait are let go.
 const QUIET: Duration = Duration::from_secs(30);
 
@@ -186,6 +189,12 @@ impl Pool {
             has_time,
         };
         let forked = zygote.fork(&spec, self.origin.profile, &self.ended).await;
+        if let Ok(fork) = &forked
+            && self.origin.environment.is_some()
+        {
+            // Foreign code runs in it while it waits.
+            fork.begin_use();
+        }
         if forked.is_err() {
             // The next one starts anew; what this one has forked lives on until it is used.
             let mut current = self.zygote.lock().await;
@@ -225,7 +234,9 @@ impl Pool {
             if self.zygote().await.is_err() {
                 return;
             }
-            sleep(REFILL_DELAY).await;
+            // That none was ready is no news; that another found none is.
+            timeout(Duration::ZERO, self.ended.notified()).await.ok();
+            timeout(FIRST_DELAY, self.ended.notified()).await.ok();
         } else if !self.is_low() {
             tokio::select! {
                 () = self.ended.notified() => {}

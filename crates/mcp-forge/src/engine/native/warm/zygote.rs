@@ -150,6 +150,11 @@ impl Fork {
         !self.zygote.is_old() && self.line.is_silent()
     }
 
+    /// Has its memory watched from now on.
+    pub(super) fn begin_use(&self) {
+        self.line.begin_use();
+    }
+
     /// Gives it away, once. Only one for a session can be copied later.
     pub(super) fn used(self, purpose: &Purpose) -> Sandbox {
         self.line.begin_use();

@@ -15,22 +15,23 @@ use std::{
     time::Duration,
 };
 
-use jail::spec::{GATEWAY_PORT, JailLimits, JailSpec, JobAccess, Layer, Tree};
+use jail::spec::GATEWAY_PORT;
 use rustix::fs::{Mode, OFlags};
 use tokio::{net::TcpListener, sync::Mutex, time::Instant};
 
-use super::{
-    interpreter, launch, lines::Lines, minimal, occupied, output_pipe::OutputPipe, render,
-};
+use super::{interpreter, launch, minimal, output_pipe::OutputPipe, render};
 use crate::{
     config::{Config, Profile},
     engine::{ExitCause, Guard, Isolation, LaunchError, Usage},
 };
 
+use lines::Lines;
+
 pub use jail::spec::BUILD;
 
-/// Where programs given to jobs appear, and what else is the job's own.
-const OWN: &str = "/opt/job";
+mod asked;
+mod lines;
+mod occupied;
 
 /// Bytes of a program that a job is given, at most.
 const MOST_PROGRAM_BYTES: u64 = 256 << 20;
@@ -70,6 +71,7 @@ pub struct JobSpec {
     /// The host directory that appears, writable, at [`BUILD`]. It must be a directory itself, not a
     /// link to one. A server that is root gives it (not what is in it) to the builder's own user id
     /// first, which is the same for all jobs and no sandbox's; else it must be the server's user's own.
+    /// What the server itself puts into it the job can read if others may, and not change.
     pub build: PathBuf,
     /// The interpreter that is shown; `None` is the configured one. [`Jobs::python`] says where.
     pub python: Option<PathBuf>,
@@ -138,6 +140,7 @@ impl Jobs {
 
     /// As [`Jobs::new`], with the program that answers to `jail`: tests are not that program.
     pub fn with_jail(config: &Config, jail: PathBuf) -> Self {
+        jail::cgroup::remove_stale();
         Self {
             profile: config.profile,
             allow_degraded: config.allow_degraded.clone(),
@@ -171,7 +174,7 @@ impl Jobs {
         })?;
         check_program(&spec.program)?;
         let required = super::required(self.profile, &self.allow_degraded);
-        let jail_spec = render_job(&spec, &build, &known, required);
+        let jail_spec = asked::jail_spec(&spec, &build, &known, required);
         let deadline = Instant::now() + spec.limits.wall;
         let launched = launch::launch_job(&self.jail, &jail_spec, self.profile).await?;
         let failed = |error: io::Error| LaunchError::Start(error.to_string());
@@ -196,9 +199,13 @@ impl Jobs {
         if let Some(known) = hosts.get(&key) {
             return Ok(known.clone());
         }
-        let mut found = interpreter::find(python.or(self.python.as_deref()))
-            .await
-            .map_err(LaunchError::Python)?;
+        let found = match python {
+            None => interpreter::find(self.python.as_deref()).await,
+            Some(path) => interpreter::ask(path)
+                .await
+                .map_err(|reason| format!("{} was to be built for, but {reason}", path.display())),
+        };
+        let mut found = found.map_err(LaunchError::Python)?;
         // A build starts from the bare interpreter.
         found.environment = None;
         let (executable, version) = (found.executable.clone(), found.version);
@@ -441,152 +448,9 @@ fn certificates() -> Option<PathBuf> {
         .find_map(|path| Path::new(path).canonicalize().ok())
 }
 
-/// What the jail is asked for one job.
-fn render_job(spec: &JobSpec, build: &Path, known: &Known, required: Vec<Layer>) -> JailSpec {
-    let (mut trees, links, mut files, base) = known.host.for_job();
-    let mut variables: BTreeMap<String, String> = base.into_iter().collect();
-    variables.extend(spec.variables.iter().cloned());
-    let program = match &spec.program {
-        JobProgram::Python => known.python.program.clone(),
-        JobProgram::Tool(path) => {
-            let name = path.file_name().unwrap_or("program".as_ref());
-            let inside = format!("{OWN}/{}", name.to_string_lossy());
-            trees.push(copied(path, inside.clone()));
-            inside
-        }
-    };
-    if let Some(bundle) = &known.certificates {
-        let inside = format!("{OWN}/certificates.crt");
-        trees.push(copied(bundle, inside.clone()));
-        variables.insert("SSL_CERT_FILE".to_owned(), inside);
-    }
-    let proxy = format!("http://127.0.0.1:{GATEWAY_PORT}");
-    for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"] {
-        variables.insert(name.to_owned(), proxy.clone());
-        variables.insert(name.to_lowercase(), proxy.clone());
-    }
-    let shown = spec.trees.iter();
-    trees.extend(shown.map(|(source, target)| render::opaque(source, target)));
-    let small = spec.files.iter();
-    files.extend(small.map(|(path, content)| render::file(path, content)));
-    JailSpec {
-        id: spec.id.clone(),
-        trees,
-        links,
-        files,
-        limits: jail_limits(&spec.limits),
-        program,
-        arguments: spec.arguments.clone(),
-        environment: variables.into_iter().collect(),
-        required,
-        zygote: false,
-        own_networks: false,
-        job: Some(JobAccess {
-            writable: build.display().to_string(),
-            file_bytes: spec.limits.file_bytes,
-        }),
-    }
-}
-
-/// A single file: the jail gives a copy.
-fn copied(source: &Path, target: String) -> Tree {
-    Tree {
-        source: source.display().to_string(),
-        target,
-        opaque: false,
-    }
-}
-
-/// Room in memory for what is written beside the build directory is small: there is that directory.
-fn jail_limits(limits: &JobLimits) -> JailLimits {
-    let small = (limits.memory_bytes / 8).min(64 << 20);
-    JailLimits {
-        memory_bytes: limits.memory_bytes,
-        cpu_quota_us: limits.cpu_quota_us,
-        pids: limits.pids,
-        tmp_bytes: small,
-        workspace_bytes: small,
-        shm_bytes: small,
-        // All cores for the whole time, and a little: the deadline is what ends a job.
-        cpu_seconds: limits.wall.as_secs().saturating_mul(64).saturating_add(10),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn spec(build: &Path) -> JobSpec {
-        JobSpec {
-            id: "job-1".to_owned(),
-            program: JobProgram::Tool("/usr/local/bin/uv".into()),
-            arguments: vec!["--version".to_owned()],
-            variables: vec![
-                ("UV_CACHE_DIR".to_owned(), "/build/cache".to_owned()),
-                ("http_proxy".to_owned(), "http://elsewhere".to_owned()),
-            ],
-            files: vec![("/opt/job/wanted.txt".to_owned(), "six==1.17.0\n".to_owned())],
-            trees: vec![("/srv/wheels".into(), "/opt/wheels".to_owned())],
-            build: build.to_owned(),
-            python: None,
-            limits: JobLimits {
-                memory_bytes: 1 << 30,
-                cpu_quota_us: 100_000,
-                pids: 64,
-                wall: Duration::from_mins(5),
-                file_bytes: 1 << 30,
-                build_bytes: 4 << 30,
-            },
-        }
-    }
-
-    fn known() -> Known {
-        let found = interpreter::Interpreter {
-            executable: "/home/ada/python/bin/python3.12".into(),
-            base_prefix: "/home/ada/python".into(),
-            environment: None,
-            version: (3, 12, 4),
-            shared_library: true,
-        };
-        let host = render::Host::read(render::Base::new(found), None);
-        Known {
-            python: JobPython {
-                program: host.python().display().to_string(),
-                executable: "/home/ada/python/bin/python3.12".into(),
-                version: (3, 12, 4),
-            },
-            host,
-            certificates: Some("/etc/ssl/certs/ca-certificates.crt".into()),
-        }
-    }
-
-    #[test]
-    fn a_job_is_asked_of_the_jail_like_this() {
-        let build = Path::new("/srv/data/build/x");
-        let mut jail = render_job(&spec(build), build, &known(), vec![Layer::Seccomp]);
-        // How this host lays out its root is another test's.
-        jail.trees.retain(|tree| tree.target.starts_with("/opt"));
-        jail.links.clear();
-        jail.files.retain(|file| !file.path.starts_with("/etc"));
-        insta::assert_json_snapshot!(jail);
-    }
-
-    #[test]
-    fn no_variable_of_a_job_leads_around_its_gateway() {
-        let build = Path::new("/b");
-        let jail = render_job(&spec(build), build, &known(), Vec::new());
-        let proxies: Vec<_> = jail
-            .environment
-            .iter()
-            .filter(|(name, _)| name.to_lowercase().contains("proxy"))
-            .collect();
-        assert_eq!(proxies.len(), 6);
-        assert!(
-            proxies
-                .iter()
-                .all(|(_, value)| value == "http://127.0.0.1:3128")
-        );
-    }
 
     #[test]
     fn a_build_directory_that_is_a_link_or_no_directory_is_refused() {

@@ -25,7 +25,7 @@ pub(super) fn is_more_than(directory: &Path, most: u64) -> io::Result<bool> {
         left: most,
         linked: BTreeSet::new(),
     };
-    Ok(seen.look_into(top, DEEPEST).is_err())
+    Ok(seen.look_into(&top, DEEPEST).is_err())
 }
 
 const FLAGS: OFlags = OFlags::RDONLY
@@ -42,16 +42,16 @@ struct Seen {
 }
 
 impl Seen {
-    fn look_into(&mut self, directory: OwnedFd, depth: usize) -> Result<(), TooMuch> {
+    fn look_into(&mut self, directory: &OwnedFd, depth: usize) -> Result<(), TooMuch> {
         let depth = depth.checked_sub(1).ok_or(TooMuch)?;
-        let entries = Dir::read_from(&directory).map_err(|_| TooMuch)?;
+        let entries = Dir::read_from(directory).map_err(|_| TooMuch)?;
         for entry in entries {
             let entry = entry.map_err(|_| TooMuch)?;
             let name = entry.file_name();
             if matches!(name.to_bytes(), b"." | b"..") {
                 continue;
             }
-            let stat = match rustix::fs::statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            let stat = match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) => stat,
                 Err(Errno::NOENT) => continue,
                 Err(_) => return Err(TooMuch),
@@ -60,8 +60,8 @@ impl Seen {
             if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
                 continue;
             }
-            match rustix::fs::openat(&directory, name, FLAGS, Mode::empty()) {
-                Ok(below) => self.look_into(below, depth)?,
+            match rustix::fs::openat(directory, name, FLAGS, Mode::empty()) {
+                Ok(below) => self.look_into(&below, depth)?,
                 // It is gone, or has become something else.
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
                 Err(_) => return Err(TooMuch),
