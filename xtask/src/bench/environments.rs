@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     install::install_pypi,
-    process::{command, run},
+    process::{program, run},
     workspace::Workspace,
 };
 
@@ -158,7 +158,7 @@ impl Bench<'_> {
             tool: "execute_python",
             parameter: "code",
         };
-        let mut server = command(&self.tools.binary.display().to_string());
+        let mut server = program(&self.tools.binary);
         server
             .arg("--data-dir")
             .arg(self.place.join(name))
@@ -186,9 +186,7 @@ impl Bench<'_> {
         (forge, cold): (&mut McpServer, &mut McpServer),
     ) -> anyhow::Result<()> {
         let add = |rows: &mut BTreeMap<&'static str, Series>, row, value| {
-            rows.entry(row)
-                .or_insert_with(Series::default)
-                .add(round, value);
+            rows.entry(row).or_default().add(round, value);
         };
         let value = self.plain(&[])?;
         add(&mut self.rows, "uv", value);
@@ -232,7 +230,7 @@ impl Bench<'_> {
             fs::remove_dir_all(&venv)?;
         }
         let uv = |arguments: &[&str]| -> Command {
-            let mut uv = command(&self.uv().display().to_string());
+            let mut uv = program(self.uv());
             uv.args(arguments)
                 .env("UV_CACHE_DIR", self.place.join("plain-cache"));
             uv

@@ -68,6 +68,10 @@ const DIRECT_CALLS: u32 = 1000;
 
 /// Options of `cargo xtask bench`.
 #[derive(Debug, Args)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag on the command line"
+)]
 pub(crate) struct Options {
     /// About 5 minutes instead of 30
     #[arg(long)]
