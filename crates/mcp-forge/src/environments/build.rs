@@ -326,6 +326,7 @@ impl Inner {
         let packages = site
             .take("site", &format!("lib/python{}/site-packages", plan.python))
             .map_err(|error| self.cannot(error))?;
+        site.had_room().map_err(|error| self.cannot(error))?;
         let most = self.settings.max_bytes;
         let looked = blocking(move || {
             // Scripts name an interpreter that is not there.

@@ -100,6 +100,10 @@ impl Runner<'_> {
         };
         match ending.cause {
             JobEnd::Exited(0) => Ok(Said { stdout: said }),
+            JobEnd::Exited(_) if is_disk_full(&complained) => Err(EnvironmentsError::Files {
+                path: self.places.writable().to_owned(),
+                source: rustix::io::Errno::NOSPC.into(),
+            }),
             JobEnd::Exited(_) => Err(failed(explain(&complained, &traffic))),
             JobEnd::TimedOut => {
                 let limit = self.settings.max_build_time.as_secs();
@@ -225,6 +229,13 @@ async fn keep(mut output: JobOutput) -> Vec<String> {
         }
     }
     lines
+}
+
+/// Whether `uv` could not write to the directory that it has from us: nothing that the caller can mend.
+fn is_disk_full(complained: &[String]) -> bool {
+    complained
+        .iter()
+        .any(|line| line.contains("No space left on device") && line.contains("/build/"))
 }
 
 /// `uv`'s complaint, and what the gateway knows of its cause.

@@ -284,6 +284,11 @@ impl Environments {
         Ok(())
     }
 
+    /// Waits until what builds wrote in vain is removed. For the end of a server, which ends them first.
+    pub async fn settled(&self) {
+        self.inner.places.settled().await;
+    }
+
     /// Lets packages in that wait for an approval, or might.
     ///
     /// # Errors
@@ -415,7 +420,15 @@ impl Environments {
                 &made,
                 milliseconds(began),
             )
-            .await?;
+            .await;
+        let record = match record {
+            Ok(record) => record,
+            Err(error) => {
+                // Without its name nobody finds what was made.
+                inner.collect(&made.tree).await;
+                return Err(error);
+            }
+        };
         pending.finish(ended)?;
         Ok(view::built(&record, made, began.elapsed()))
     }

@@ -21,10 +21,11 @@ use std::{
 };
 
 use rustix::{
-    fs::FlockOperation,
+    fs::{FallocateFlags, FlockOperation},
     io::Errno,
     rand::{GetRandomFlags, getrandom},
 };
+use tokio_util::task::TaskTracker;
 
 use crate::engine::native::job::hand_over;
 
@@ -34,11 +35,17 @@ const LOCK_PAUSE: Duration = Duration::from_millis(50);
 /// A file in a tree that has passed all checks.
 const CHECKED: &str = "checked";
 
+/// Bytes that must be free when all is installed. Python's compiler goes on when the disk is full, and
+/// leaves the beginnings of files behind; none of them is so large.
+const ROOM: u64 = 8 << 20;
+
 /// The two places.
 #[derive(Debug, Clone)]
 pub(super) struct Places {
     trees: PathBuf,
     uv: PathBuf,
+    /// Removals of what builds leave, which a server that ends waits for.
+    removals: TaskTracker,
 }
 
 /// One build's directories, and the proof that it lives. Dropping it removes what is left of them.
@@ -60,7 +67,15 @@ impl Places {
         Self {
             trees: data_dir.join("environments"),
             uv: uv.to_owned(),
+            removals: TaskTracker::new(),
         }
+    }
+
+    /// Waits until what ended builds left is removed. For a server's end: what is not removed then stays
+    /// until another server starts.
+    pub(super) async fn settled(&self) {
+        self.removals.close();
+        self.removals.wait().await;
     }
 
     /// Where a tree lies, or would.
@@ -223,11 +238,6 @@ impl Site {
         format!("/build/staging-{}", self.name)
     }
 
-    /// As [`Places::writable`].
-    pub(super) fn writable(&self) -> &Path {
-        &self.places.uv
-    }
-
     /// A name for the jobs of this build.
     pub(super) fn job_id(&self, what: &str) -> String {
         format!("build-{what}-{}", self.name)
@@ -248,6 +258,27 @@ impl Site {
             .create(target.parent().unwrap_or(&new))?;
         fs::rename(self.staging().join(name), &target)?;
         Ok(target)
+    }
+
+    /// Whether what was taken is whole: there was room for it if there is room for more.
+    ///
+    /// # Errors
+    ///
+    /// The system's: the disk is full, or was a moment ago.
+    pub(super) fn had_room(&self) -> io::Result<()> {
+        let path = self.new_tree().join("room");
+        let file = OpenOptions::new()
+            .create_new(true)
+            .write(true)
+            .mode(0o600)
+            .open(&path)?;
+        let reserved = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, ROOM);
+        fs::remove_file(&path)?;
+        match reserved {
+            // A file system that reserves nothing says nothing either.
+            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Where a tree grows before it is published.
@@ -285,7 +316,7 @@ impl Drop for Site {
         };
         // Thousands of files: not on a thread that serves others.
         match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn_blocking(remove)),
+            Ok(runtime) => drop(self.places.removals.spawn_blocking_on(remove, &runtime)),
             Err(_) => remove(),
         }
     }

@@ -5,6 +5,7 @@
 
 use std::{
     io::Read,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -25,8 +26,8 @@ use crate::{
     text::clipped,
 };
 
-/// Bytes of a scanner's answer, and findings of it that are told.
-const MOST_BYTES: u64 = 64 << 20;
+/// Bytes of a scanner's answer, which take many times as much once read; and findings of it that are told.
+const MOST_BYTES: u64 = 16 << 20;
 const MOST_TOLD: usize = 100;
 
 /// Bytes of its complaints that are kept.
@@ -180,12 +181,13 @@ async fn ask(
         .map(|cache| cache.join(kind.database))
         .filter(|database| database.is_dir())
         .ok_or("it has no database yet; run it once by hand")?;
+    check_readable(&database)?;
     let answer = site.staging().join("scan.json");
     let mut arguments: Vec<String> = ["-I", "-c", START, DATABASE, PROGRAM]
         .map(str::to_owned)
         .to_vec();
     arguments.extend(kind.arguments.iter().map(|&argument| argument.to_owned()));
-    arguments.push(format!("{}/scan.json", site.staging_inside()));
+    arguments.push("/build/scan.json".to_owned());
     let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
     let spec = JobSpec {
         id: site.job_id("scan"),
@@ -198,15 +200,16 @@ async fn ask(
             (database, DATABASE.to_owned()),
             (packages.to_owned(), PACKAGES.to_owned()),
         ],
-        build: site.writable().to_owned(),
+        // Not the directory of all builds: what reads hostile files is no place to reach the cache from.
+        build: site.staging(),
         python: None,
         limits: JobLimits {
             memory_bytes: 4 << 30,
             cpu_quota_us: 200_000,
             pids: 256,
             wall: TIME.min(settings.max_build_time),
-            file_bytes: 1 << 30,
-            build_bytes: u64::MAX,
+            file_bytes: MOST_BYTES + 1,
+            build_bytes: 4 * MOST_BYTES,
         },
     };
     let Job {
@@ -233,6 +236,27 @@ fn cache_directory() -> Option<PathBuf> {
     named
         .filter(|path| path.is_absolute())
         .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))
+}
+
+/// The jobs of a server that is root have a user of their own, who owns no database.
+fn check_readable(database: &Path) -> Result<(), String> {
+    if jail::job_ids().is_none() {
+        return Ok(());
+    }
+    let entries = std::fs::read_dir(database).map_err(|error| error.to_string())?;
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    for path in std::iter::once(database.to_owned()).chain(paths) {
+        let found = std::fs::metadata(&path).map_err(|error| error.to_string())?;
+        let needed = if found.is_dir() { 0o005 } else { 0o004 };
+        if found.permissions().mode() & needed != needed {
+            return Err(format!(
+                "{} is for its owner only, and the scan has another user: `chmod -R o+rX {}`",
+                path.display(),
+                database.display()
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn read_answer(path: &Path) -> Result<Value, String> {

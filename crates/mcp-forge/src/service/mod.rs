@@ -262,6 +262,7 @@ impl Service {
         self.sessions.shutdown().await;
         self.endings.close();
         self.endings.wait().await;
+        self.environments.settled().await;
         self.engine.shutdown().await;
         self.bridge.shutdown().await;
     }

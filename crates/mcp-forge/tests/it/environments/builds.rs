@@ -424,7 +424,7 @@ async fn a_package_comes_from_its_own_index_or_not_at_all() {
     );
 }
 
-fn program(place: &Place, arguments: &[&str]) -> Command {
+pub(super) fn program(place: &Place, arguments: &[&str]) -> Command {
     let cache = &place.config.environments.uv_cache;
     #[expect(clippy::disallowed_methods, reason = "tests drive the program")]
     let mut command = Command::new(binary());
@@ -440,7 +440,7 @@ fn program(place: &Place, arguments: &[&str]) -> Command {
     command
 }
 
-fn output(mut command: Command) -> String {
+pub(super) fn output(mut command: Command) -> String {
     let done = command.output().unwrap();
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
     assert!(done.status.success(), "{said}");

@@ -13,7 +13,7 @@ use serde_json::json;
 use super::{names, place::Place};
 
 /// A place whose only source of packages is a directory with these kinds of wheels.
-fn offline(kinds: &[&str], change: impl FnOnce(&mut Config)) -> Place {
+pub(super) fn offline(kinds: &[&str], change: impl FnOnce(&mut Config)) -> Place {
     let directory = tempfile::tempdir().unwrap();
     let wheels = directory.path().join("wheels");
     fs::create_dir(&wheels).unwrap();
@@ -167,7 +167,7 @@ async fn a_dependency_is_judged_and_the_refusal_is_in_the_audit_log() {
 }
 
 /// Nothing of a build is left, and nothing was written where nothing should be.
-fn assert_clean(place: &Place, kind: &str) {
+pub(super) fn assert_clean(place: &Place, kind: &str) {
     let uv = place.config.environments.uv_cache.clone();
     let deadline = Instant::now() + Duration::from_secs(5);
     // A build's directories go in the background.

@@ -2,13 +2,18 @@
 
 use std::{fs, path::Path};
 
+mod answers;
 mod builds;
+mod disk;
 mod engines;
 mod hostile;
 mod index;
 mod lifecycle;
 mod place;
+mod scans;
 pub(crate) mod tree;
+mod versions;
+mod walls;
 
 /// What is in a directory, sorted.
 fn names(directory: &Path) -> Vec<String> {

@@ -15,14 +15,14 @@ def record_line(path, content):
     return f"{path},sha256={digest},{len(content)}\n"
 
 
-def wheel(name, version="1.0", members=(), requires=(), metadata_name=None, file_name=None, record=None, twice=(), links=()):
+def wheel(name, version="1.0", members=(), requires=(), metadata_name=None, file_name=None, record=None, twice=(), links=(), tag="py3-none-any"):
     info = f"{name}-{version}.dist-info"
     metadata = f"Metadata-Version: 2.1\nName: {metadata_name or name}\nVersion: {version}\n"
     metadata += "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
     files = {f"{name}/__init__.py": b"value = 1\n"}
     files.update(members)
     files[f"{info}/METADATA"] = metadata.encode()
-    files[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    files[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n".encode()
     lines = "".join(record_line(path, content) for path, content in files.items())
     lines += f"{info}/RECORD,,\n"
     path = os.path.join(directory, file_name or f"{name}-{version}-py3-none-any.whl")
@@ -52,6 +52,23 @@ def big(name):
         archive.writestr(f"{info}/RECORD", f"{name}/__init__.py,,\n{name}/zeros,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
 
 
+def swollen(name):
+    """A gigabyte and a half of zeros, in files of which none is large."""
+    part = bytes(15 << 20)
+    info = f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(os.path.join(directory, f"{name}-1.0-py3-none-any.whl"), "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        archive.writestr(f"{name}/__init__.py", "")
+        for number in range(100):
+            archive.writestr(f"{name}/zeros{number}", part)
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", f"{name}/__init__.py,,\n")
+
+
+def source(number):
+    return "".join(f"def f{index}(a, b={number}):\n    return a * b + {index}\n" for index in range(1_000)).encode()
+
+
 def sdist(name):
     import io
     import tarfile
@@ -70,6 +87,7 @@ MARK = b"import os\ntry: open(os.environ.get('HOME', '/') + '/fg-wheel-ran', 'w'
 
 KINDS = {
     "good": lambda: (wheel("good", requires=["helper"]), wheel("helper")),
+    "tiny": lambda: wheel("tiny"),
     "climbing": lambda: wheel("climbing", members={"../../../../../climbed.py": b"x"}),
     "absolute": lambda: wheel("absolute", members={"/build/cache/absolute.py": b"x"}),
     "linking": lambda: wheel("linking", links=[("linking/etc", "/etc")]),
@@ -85,6 +103,11 @@ KINDS = {
     "sleeping": lambda: wheel("sleeping", members={"sleeping/__init__.py": b"import time; time.sleep(600)\n"}),
     "starting": lambda: wheel("starting", members={"starting.pth": b"import os; os.environ['STARTED'] = '1'; " + MARK.replace(b"\n", b"; ").split(b"try:")[0] + b"\n", "sitecustomize.py": MARK}),
     "huge": lambda: big("huge"),
+    # Files, and sources that are compiled to as much again.
+    "large": lambda: wheel("large", members={**{f"large/zeros{number}": bytes(1 << 20) for number in range(12)}, **{f"large/m{number}.py": source(number) for number in range(60)}}),
+    # For one version of Python only, and for one system.
+    "only311": lambda: wheel("only311", file_name="only311-1.0-cp311-cp311-manylinux_2_17_x86_64.whl", tag="cp311-cp311-manylinux_2_17_x86_64"),
+    "swollen": lambda: swollen("swollen"),
     "many": lambda: wheel("many", members={f"many/f{number}.py": b"" for number in range(20_000)}),
     "source_only": lambda: sdist("source_only"),
     "blocked_below": lambda: (wheel("blocked_below", requires=["os-sys"]), wheel("os_sys")),

@@ -28,6 +28,7 @@ use tokio::{sync::oneshot, task::JoinHandle};
 
 use crate::sessions::real::Program;
 
+mod builds;
 mod bystanders;
 mod data;
 mod deaths;
