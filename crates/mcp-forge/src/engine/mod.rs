@@ -82,6 +82,11 @@ pub trait Engine: fmt::Debug + Send + Sync {
     /// [`LaunchError`]; nothing is left running.
     async fn launch(&self, spec: &SandboxSpec) -> Result<Sandbox, LaunchError>;
 
+    /// How many sandboxes wait for code, made ahead.
+    fn ready(&self) -> usize {
+        0
+    }
+
     /// Lets go of everything that was made ahead for the environment of this id, its share included.
     /// Sandboxes that run keep theirs. Launches that come later work while the tree is there.
     async fn release(&self, _id: &str) {}

@@ -42,6 +42,8 @@ struct Counts {
     /// By the kind of sandbox: from the request to its answer, and how much of that the code ran.
     seconds: BTreeMap<&'static str, Histogram>,
     overhead: BTreeMap<&'static str, Histogram>,
+    /// Time that fresh sandboxes' turns waited for room.
+    queued: BTreeMap<&'static str, Histogram>,
     cpu_ms: u64,
     /// By whether they succeeded.
     tool_calls: [u64; 2],
@@ -177,6 +179,13 @@ impl Metrics {
         self.lock().refuse(error);
     }
 
+    /// A sandbox's room was waited for.
+    pub(super) fn wait(&self, waited: Duration) {
+        let mut counts = self.lock();
+        let queued = counts.queued.entry("fresh").or_default();
+        queued.observe(waited.as_secs_f64());
+    }
+
     /// A build is asked for.
     pub(super) fn begin_build(&self) -> Building<'_> {
         Building {
@@ -262,6 +271,16 @@ impl Service {
             "Executions that wait or run.",
             self.metrics.running.load(Ordering::Relaxed),
         );
+        let (in_use, waited_for) = self.slots.counts();
+        let about = "Sandboxes: those in use by executions and sessions, those made ahead, those waited for.";
+        page.head("sandboxes", "gauge", about);
+        for (state, count) in [
+            ("in_use", in_use + self.live_sessions()),
+            ("ready", self.engine.ready()),
+            ("waited_for", waited_for),
+        ] {
+            page.line("sandboxes", &[("state", state)], count);
+        }
         page.gauge(
             "sessions_live",
             "Sessions with an interpreter in this process.",
@@ -326,6 +345,8 @@ impl Service {
         let about = "Of that, what was not the code's own time: waiting, starting, answering.";
         let name = "execution_overhead_seconds";
         page.histogram((name, about), "sandbox", &counts.overhead);
+        let about = "Time that an execution waited for room for its sandbox.";
+        page.histogram(("queue_seconds", about), "sandbox", &counts.queued);
         page.environments(&counts);
         page.0
     }

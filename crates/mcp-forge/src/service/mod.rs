@@ -403,7 +403,8 @@ impl Service {
         observer: &mut dyn Observer,
     ) -> Result<ExecuteResponse, ServiceError> {
         let environment = self.environment_for(principal, checked, observer).await?;
-        let slot = self.slots.take().await?;
+        let slot = self.slots.take(principal).await?;
+        self.metrics.wait(slot.waited);
         let grant = Arc::new(self.bridge.grant(&checked.tools).await?);
         let place = (id, slot, environment);
         let (report, isolation) = self.run_turn(place, checked, &grant, observer).await?;

@@ -53,6 +53,13 @@ pub(super) struct Kept {
 }
 
 impl Environments {
+    /// How many sandboxes wait for code in environments.
+    pub(super) fn ready(&self) -> usize {
+        let kept = lock(&self.kept);
+        let warm = kept.iter().filter_map(|kept| kept.warm.get());
+        warm.map(Warm::ready).sum()
+    }
+
     /// What is kept of this environment, from now on if nothing is yet. Called where a runtime is.
     pub(super) fn get(&self, environment: &Arc<Environment>) -> Arc<Kept> {
         if !self.is_watched.swap(true, Ordering::Relaxed) {

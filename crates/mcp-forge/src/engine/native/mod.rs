@@ -339,6 +339,10 @@ impl Engine for Native {
         self.launch_on(spec, &host, self.warm.get()).await
     }
 
+    fn ready(&self) -> usize {
+        self.warm.get().map_or(0, warm::Warm::ready) + self.environments.ready()
+    }
+
     async fn release(&self, id: &str) {
         self.environments.release(id);
     }

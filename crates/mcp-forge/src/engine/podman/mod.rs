@@ -423,6 +423,10 @@ impl Engine for Podman {
         Ok(())
     }
 
+    fn ready(&self) -> usize {
+        self.0.pools.turns.len() + self.0.pools.sessions.len()
+    }
+
     async fn launch(&self, spec: &SandboxSpec) -> Result<Sandbox, LaunchError> {
         let inner = &self.0;
         let wanted = Wanted {

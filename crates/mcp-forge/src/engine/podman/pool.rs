@@ -36,7 +36,12 @@ impl Pool {
 
     /// Whether fewer than so many wait.
     pub(super) fn lacks(&self, ready: usize) -> bool {
-        self.lock().len() < ready
+        self.len() < ready
+    }
+
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        self.lock().len()
     }
 
     /// Adds one.

@@ -1,9 +1,7 @@
 //! Environments through the whole service: built by native jobs, used as images, gone with their names.
 
 use mcp_forge::{
-    engine::native::job::Jobs,
-    environments::Teller,
-    names::Principal,
+    engine::native::job::Jobs, environments::Teller, names::Principal,
     service::BuildEnvironmentRequest,
 };
 
@@ -98,7 +96,11 @@ def works(*command):
     until_gone(&id).await;
     assert!(!field.data.path().join("environments").join(&id).exists());
     let error = refused(&service, with("pods", stateless("1"))).await;
-    assert!(error.to_string().starts_with("there is no environment `pods`"));
+    assert!(
+        error
+            .to_string()
+            .starts_with("there is no environment `pods`")
+    );
     service.shutdown().await;
 }
 
@@ -112,7 +114,10 @@ async fn an_image_that_a_session_has_goes_when_the_next_server_starts() {
     let me = Principal::local();
     service.delete_environment(&me, "pods").await.unwrap();
     // The session goes on with what it has.
-    assert_eq!(execute(&service, in_session("s", code)).await.result, json!(1));
+    assert_eq!(
+        execute(&service, in_session("s", code)).await.result,
+        json!(1)
+    );
     assert_eq!(images_of(&id).len(), 1);
     service.delete_session(&me, "s").await.unwrap();
     service.shutdown().await;

@@ -82,6 +82,11 @@ impl Tier {
 const BARE: &str = "bare";
 
 impl Warm {
+    /// How many sandboxes wait for code.
+    pub(super) fn ready(&self) -> usize {
+        self.pools.iter().map(|pool| pool.ready()).sum()
+    }
+
     /// Pools that are empty, of zygotes that do not run yet. At most `ready` sandboxes wait in each.
     pub(super) fn new(origin: &Origin, zygote: &JailSpec, tiers: Vec<Tier>, ready: usize) -> Self {
         let pools = tiers

@@ -156,6 +156,11 @@ impl Pool {
         None
     }
 
+    /// How many sandboxes wait for code.
+    pub(super) fn ready(&self) -> usize {
+        self.lock().len()
+    }
+
     fn lock(&self) -> MutexGuard<'_, VecDeque<Fork>> {
         // Nothing panics while it holds the list; if it did, the list is whole all the same.
         self.ready.lock().unwrap_or_else(PoisonError::into_inner)
