@@ -102,8 +102,10 @@ fn page(text: &str) -> Vec<u8> {
 }
 
 fn redirect(to: &str) -> Vec<u8> {
-    format!("HTTP/1.1 302 Found\r\nLocation: {to}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-        .into_bytes()
+    format!(
+        "HTTP/1.1 302 Found\r\nLocation: {to}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    )
+    .into_bytes()
 }
 
 /// Builds from it: the error, which is one that people can read and that tells nothing of this machine.
@@ -194,7 +196,8 @@ async fn an_index_that_never_ends_is_bounded_in_time_and_bytes() {
         async move {
             let head = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n";
             stream.write_all(head.as_bytes()).await.ok();
-            let line = b"<a href=\"helper-1.0-py3-none-any.whl\">helper-1.0-py3-none-any.whl</a>\n".repeat(500);
+            let line = b"<a href=\"helper-1.0-py3-none-any.whl\">helper-1.0-py3-none-any.whl</a>\n"
+                .repeat(500);
             while stream.write_all(&line).await.is_ok() {
                 counted.fetch_add(line.len(), Ordering::Relaxed);
             }
@@ -205,7 +208,9 @@ async fn an_index_that_never_ends_is_bounded_in_time_and_bytes() {
     let error = refused(&endless, "a page without an end").await;
     assert!(
         matches!(error, EnvironmentsError::TooLarge { .. })
-            || error.to_string().contains("more was downloaded than one build may"),
+            || error
+                .to_string()
+                .contains("more was downloaded than one build may"),
         "{error}"
     );
     // What the kernel's buffers hold comes on top.
@@ -216,7 +221,10 @@ async fn an_index_that_never_ends_is_bounded_in_time_and_bytes() {
 /// The gateway passes on to the index alone: whatever else it names is not reached.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_index_leads_nowhere_else() {
-    let canary = Host::saying(page("<a href=\"helper-1.0-py3-none-any.whl\">helper-1.0-py3-none-any.whl</a>")).await;
+    let canary = Host::saying(page(
+        "<a href=\"helper-1.0-py3-none-any.whl\">helper-1.0-py3-none-any.whl</a>",
+    ))
+    .await;
     let elsewhere = [
         format!("http://127.0.0.1:{}/simple/helper/", canary.port),
         format!("http://localhost:{}/simple/helper/", canary.port),
@@ -232,7 +240,11 @@ async fn an_index_leads_nowhere_else() {
         let host = Host::saying(redirect(to)).await;
         refused(&host, &format!("a redirect to {to}")).await;
         // As the address of a file.
-        let file = format!("{}#sha256={}", to.replace("/simple/helper/", "/helper-1.0-py3-none-any.whl"), "0".repeat(64));
+        let file = format!(
+            "{}#sha256={}",
+            to.replace("/simple/helper/", "/helper-1.0-py3-none-any.whl"),
+            "0".repeat(64)
+        );
         let text = format!("<a href=\"{file}\">helper-1.0-py3-none-any.whl</a>");
         let host = Host::saying(page(&text)).await;
         refused(&host, &format!("a file at {to}")).await;

@@ -244,6 +244,7 @@ async fn a_cancelled_build_leaves_nothing() {
         let builds = place.events("environment.build");
         assert_eq!(builds.last().unwrap()["outcome"], "cancelled", "{builds:?}");
     }
+    place.environments.settled().await;
     place.environments.tidy().await.unwrap();
     assert_eq!(place.trees(), Vec::<String>::new());
     place.build("e", &["numpy"]).await.unwrap();

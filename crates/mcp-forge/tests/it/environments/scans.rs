@@ -117,7 +117,13 @@ async fn what_a_scanner_finds_is_told_and_the_worst_is_refused() {
         let came = clinic.build(&[("REFUSE_SEVERITY", "none")]);
         assert_eq!(came.status, Some(0), "{came:?}");
         let scan = &came.built["scan"];
-        let counted = json!([scan["scanned"], scan["by"], scan["critical"], scan["high"], scan["other"]]);
+        let counted = json!([
+            scan["scanned"],
+            scan["by"],
+            scan["critical"],
+            scan["high"],
+            scan["other"]
+        ]);
         assert_eq!(counted, json!([true, scanner, 1, 1, 2]));
         assert_eq!(
             scan["findings"][0],
@@ -165,7 +171,10 @@ async fn a_database_of_its_owners_only_is_read_or_told_with_the_fix() {
     if rustix::process::geteuid().is_root() {
         let by = came.built["scan"]["by"].as_str().unwrap();
         assert!(by.contains("is for its owner only"), "{came:?}");
-        assert!(by.contains(&format!("chmod -R o+rX {}", database.display())), "{by}");
+        assert!(
+            by.contains(&format!("chmod -R o+rX {}", database.display())),
+            "{by}"
+        );
         closed(&database.join("known.json"), 0o604);
         closed(&database, 0o705);
         clinic
@@ -182,7 +191,14 @@ async fn a_database_of_its_owners_only_is_read_or_told_with_the_fix() {
 #[tokio::test]
 async fn a_scanner_that_misbehaves_is_bounded_and_told() {
     let bad = [
-        "garbage", "nested", "nothing", "link", "directory", "large", "many", "loud",
+        "garbage",
+        "nested",
+        "nothing",
+        "link",
+        "directory",
+        "large",
+        "many",
+        "loud",
     ];
     for behaviour in bad {
         let clinic = Clinic::new("trivy", behaviour, &["critical"]);

@@ -92,7 +92,9 @@ child = subprocess.run([sys.executable, '-c', 'import sys, numpy; print(sys.vers
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wheel_that_is_not_for_another_python_is_told() {
     let (python, paths) = another().await;
-    let place = offline(&["only311"], |config| config.environments.python_paths = paths);
+    let place = offline(&["only311"], |config| {
+        config.environments.python_paths = paths
+    });
     let error = build(&place, &["only311"], python).await.unwrap_err();
     let said = error.to_string();
     assert!(
@@ -115,7 +117,9 @@ async fn a_python_that_is_not_here_is_told_with_the_fix() {
     let arguments = ["env", "build", "e", "good", "--python", "3.13"];
     let mut command = program(&place, &arguments);
     // Nothing on PATH, and a home where uv has none either.
-    command.env("PATH", nowhere.path()).env("HOME", nowhere.path());
+    command
+        .env("PATH", nowhere.path())
+        .env("HOME", nowhere.path());
     let done = command.output().unwrap();
     let said = String::from_utf8(done.stderr).unwrap();
     assert!(

@@ -105,9 +105,21 @@ async fn what_builds_keep_is_out_of_reach_of_code() {
         };
         // The control: who stands outside sees and writes it all.
         let outside = outside(&code(std::slice::from_ref(&place.config.data_dir)));
-        assert_eq!(outside[0].as_array().unwrap().len(), kept.len() * 2, "{outside}");
-        assert_eq!(outside[1].as_array().unwrap().len(), kept.len(), "{outside}");
-        assert_eq!(outside[2].as_array().unwrap().len(), kept.len(), "{outside}");
+        assert_eq!(
+            outside[0].as_array().unwrap().len(),
+            kept.len() * 2,
+            "{outside}"
+        );
+        assert_eq!(
+            outside[1].as_array().unwrap().len(),
+            kept.len(),
+            "{outside}"
+        );
+        assert_eq!(
+            outside[2].as_array().unwrap().len(),
+            kept.len(),
+            "{outside}"
+        );
         let inside = code(&["/".into()]);
         let nothing = json!([[], [], [], []]);
         assert_eq!(place.run_bare(&inside).await, nothing, "warm: {is_warm}");
@@ -175,12 +187,20 @@ maps = open('/proc/self/maps').read() + open('/proc/self/environ').read()
         place.engine.prepare().await.unwrap();
         place.build("one", &["good"]).await.unwrap();
         let site = "next(path for path in sys.path if path.endswith('site-packages'))";
-        let directories = format!("import sys\nDIRECTORIES = ['/tmp', '/workspace', {site}, '/usr/lib']\n");
+        let directories =
+            format!("import sys\nDIRECTORIES = ['/tmp', '/workspace', {site}, '/usr/lib']\n");
         let loaded = place.run("one", &(directories + preload)).await;
-        let loaded: Vec<&str> = loaded.as_array().unwrap().iter().filter_map(Value::as_str).collect();
+        let loaded: Vec<&str> = loaded
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(Value::as_str)
+            .collect();
         // Where code may write it may load from: it is its own. No further.
         assert!(
-            loaded.iter().all(|directory| ["/tmp", "/workspace"].contains(directory)),
+            loaded
+                .iter()
+                .all(|directory| ["/tmp", "/workspace"].contains(directory)),
             "{loaded:?}"
         );
         for _ in 0..3 {
@@ -189,7 +209,10 @@ maps = open('/proc/self/maps').read() + open('/proc/self/environ').read()
         }
         // The control: the same steps outside load it.
         let directory = tempfile::tempdir().unwrap();
-        let control = format!("DIRECTORIES = [{:?}]\n{preload}", directory.path().display().to_string());
+        let control = format!(
+            "DIRECTORIES = [{:?}]\n{preload}",
+            directory.path().display().to_string()
+        );
         assert_eq!(outside(&control).as_array().unwrap().len(), 1);
         place.engine.shutdown().await;
     }
