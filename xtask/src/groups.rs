@@ -125,6 +125,20 @@ pub(crate) fn test() -> Vec<Group> {
             integration_user,
         ),
         group(
+            "environments",
+            "environments from the public index, and hostile packages",
+            Lane::Sandbox,
+            TOOLS,
+            environments,
+        ),
+        group(
+            "environments-user",
+            "the same as an ordinary user (when root)",
+            Lane::Sandbox,
+            TOOLS,
+            environments_user,
+        ),
+        group(
             "escape",
             "attacks, each with its negative control",
             Lane::Sandbox,
@@ -332,7 +346,12 @@ const INTEGRATION: &[&str] = &[
     "contract::podman",
     "--skip",
     "podman::",
+    "--skip",
+    "environments::",
 ];
+const ENVIRONMENTS: &[&str] = &["environments::", "--skip", "podman::"];
+/// Gigabytes, which do not depend on who the user is; and what only root can set up.
+const ENVIRONMENTS_ONCE: &[&str] = &["--skip", "real_packages_are_built", "--skip", "only_root"];
 /// One test becomes a stranger, which only root can.
 const ONLY_ROOT: &[&str] = &["--skip", "a_process_of_another_user"];
 const ESCAPE: &[&str] = &["escape", "--skip", "podman::"];
@@ -343,6 +362,28 @@ fn integration(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
     } else {
         run_integration(&[INTEGRATION, ONLY_ROOT].concat(), workspace, log)
     }
+}
+
+fn environments(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
+    if is_root() {
+        run_integration(ENVIRONMENTS, workspace, log)
+    } else {
+        run_integration(
+            &[ENVIRONMENTS, &["--skip", "only_root"]].concat(),
+            workspace,
+            log,
+        )
+    }
+}
+
+fn environments_user(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
+    ordinary_user::run_tests(
+        &integration_test_binary(workspace)?,
+        &[ENVIRONMENTS, ENVIRONMENTS_ONCE].concat(),
+        &[],
+        workspace,
+        log,
+    )
 }
 
 fn escape(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {

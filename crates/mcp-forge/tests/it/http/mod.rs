@@ -2,7 +2,7 @@
 
 mod docs;
 mod door;
-mod environments;
+mod environment_routes;
 mod hostile;
 mod lifecycle;
 mod principals;
