@@ -350,8 +350,16 @@ const INTEGRATION: &[&str] = &[
     "environments::",
 ];
 const ENVIRONMENTS: &[&str] = &["environments::", "--skip", "podman::"];
-/// Gigabytes, which do not depend on who the user is; and what only root can set up.
-const ENVIRONMENTS_ONCE: &[&str] = &["--skip", "real_packages_are_built", "--skip", "only_root"];
+/// Gigabytes, which do not depend on who the user is; what only root can set up; and what needs a second
+/// Python, which may lie where root alone can read.
+const ENVIRONMENTS_ONCE: &[&str] = &[
+    "--skip",
+    "real_packages_are_built",
+    "--skip",
+    "only_root",
+    "--skip",
+    "another_python",
+];
 /// One test becomes a stranger, which only root can.
 const ONLY_ROOT: &[&str] = &["--skip", "a_process_of_another_user"];
 const ESCAPE: &[&str] = &["escape", "--skip", "podman::"];

@@ -19,7 +19,7 @@ use super::{
     error::Refusal,
     jobs::Runner,
     judge,
-    places::Site,
+    places::{Places, Site, Sole},
     progress::{Phase, Teller},
     scan::{self, Scan},
     tree::{self, TreeError},
@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     config::size::show_size,
-    engine::{Environment, Meta},
+    engine::{Engine, Environment, Meta},
     packages::{EnvironmentName, Lock, LockSources, PythonVersion, Requirement},
 };
 
@@ -221,19 +221,26 @@ impl Inner {
             .run(site.job_id("install"), asked, EnvironmentsError::Install)
             .await?;
         let looked = self.publish(plan, &lock, &site).await?;
+        let unchecked = Unchecked {
+            engine: Arc::clone(&self.engine),
+            places: self.places.clone(),
+            tree: tree.clone(),
+            sole: Some(sole),
+        };
         let checked = self.check(plan, (&tree, &looked), &site, teller).await;
         let (failures, scan) = match checked {
             Ok(checked) => checked,
             Err(error) => {
-                self.withdraw(&tree).await;
+                unchecked.remove().await;
                 return Err(error);
             }
         };
         runner.phase(Phase::Publishing);
-        self.places
-            .pass(&tree)
-            .map_err(|error| self.cannot(error))?;
-        drop(sole);
+        if let Err(error) = self.places.pass(&tree) {
+            unchecked.remove().await;
+            return Err(self.cannot(error));
+        }
+        unchecked.keep();
         self.made(lock, tree, (false, failures, scan))
     }
 
@@ -381,16 +388,6 @@ impl Inner {
         Ok((failures, scan))
     }
 
-    /// Removes a tree that did not pass. It never counted.
-    async fn withdraw(&self, tree: &str) {
-        self.engine.release(tree).await;
-        let directory = self.places.tree(tree);
-        let removed = blocking(move || std::fs::remove_dir_all(directory)).await;
-        if let Err(error) = removed {
-            tracing::warn!(%error, tree, "what did not pass its checks is removed later");
-        }
-    }
-
     fn fits(&self, bytes: u64) -> Result<(), EnvironmentsError> {
         let most = self.settings.max_bytes;
         if bytes <= most {
@@ -400,6 +397,50 @@ impl Inner {
             size: format!("{} of downloads", show_size(bytes)),
             most: show_size(most),
         })
+    }
+}
+
+/// A tree that has its name and did not pass its checks yet. Dropped, it is removed: it never counted.
+struct Unchecked {
+    engine: Arc<dyn Engine>,
+    places: Places,
+    tree: String,
+    /// Nobody else makes it until it is gone.
+    sole: Option<Sole>,
+}
+
+impl Unchecked {
+    /// It has passed.
+    fn keep(mut self) {
+        self.sole = None;
+    }
+
+    /// As dropping it, but waits.
+    async fn remove(mut self) {
+        if let Some(sole) = self.sole.take() {
+            self.removal(sole).await;
+        }
+    }
+
+    fn removal(&self, sole: Sole) -> impl Future<Output = ()> + Send + 'static {
+        let (engine, tree) = (Arc::clone(&self.engine), self.tree.clone());
+        let directory = self.places.tree(&tree);
+        async move {
+            engine.release(&tree).await;
+            let removed = blocking(move || std::fs::remove_dir_all(directory)).await;
+            if let Err(error) = removed {
+                tracing::warn!(%error, tree, "what did not pass its checks is removed later");
+            }
+            drop(sole);
+        }
+    }
+}
+
+impl Drop for Unchecked {
+    fn drop(&mut self) {
+        if let Some(sole) = self.sole.take() {
+            self.places.remove_later(self.removal(sole));
+        }
     }
 }
 

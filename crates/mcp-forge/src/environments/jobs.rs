@@ -1,6 +1,9 @@
 //! One run of `uv` in a job, its way to the index, and how far it is.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use tokio::time::interval;
 
@@ -34,6 +37,14 @@ const SIGXFSZ: i32 = 25;
 
 /// Between two looks at how many bytes have come.
 const LOOK: Duration = Duration::from_millis(250);
+
+/// Between two looks at how much was unpacked.
+const LOOK_AT_DISK: Duration = Duration::from_millis(500);
+
+/// What a build may write, in sizes of what may come of it: unpacked, linked to where it is installed,
+/// and compiled. A little in any case.
+const GROWTH: u64 = 3;
+const LEAST_GROWTH: u64 = 64 << 20;
 
 /// What runs jobs for one build.
 #[derive(Debug, Clone, Copy)]
@@ -89,6 +100,7 @@ impl Runner<'_> {
         } = self.jobs.start(spec).await?;
         let gateway = Gateway::new(self.destinations(), HOSTS_KEY, self.gateway_limits());
         let traffic = gateway.traffic();
+        let began = SystemTime::now();
         let work = async { tokio::join!(keep(stdout), self.follow(stderr), control.finish()) };
         let (said, complained, ending) = tokio::select! {
             done = work => done,
@@ -97,6 +109,7 @@ impl Runner<'_> {
                 return Err(failed(format!("the way to the index broke: {error}")));
             }
             () = self.watch(Arc::clone(&traffic)) => return Err(failed("it was not watched".to_owned())),
+            () = self.until_too_large(began) => return Err(self.too_large()),
         };
         match ending.cause {
             JobEnd::Exited(0) => Ok(Said { stdout: said }),
@@ -109,10 +122,7 @@ impl Runner<'_> {
                 let limit = self.settings.max_build_time.as_secs();
                 Err(EnvironmentsError::TimedOut(limit))
             }
-            JobEnd::TooLarge | JobEnd::Signaled(SIGXFSZ) => Err(EnvironmentsError::TooLarge {
-                size: "more".to_owned(),
-                most: show_size(self.settings.max_bytes),
-            }),
+            JobEnd::TooLarge | JobEnd::Signaled(SIGXFSZ) => Err(self.too_large()),
             JobEnd::OutOfMemory => Err(failed(format!(
                 "uv needed more than {} of memory",
                 show_size(MEMORY)
@@ -212,6 +222,28 @@ impl Runner<'_> {
         loop {
             ticks.tick().await;
             self.teller.fetched(traffic.bytes());
+        }
+    }
+
+    /// Looks at what is unpacked: each file of it may be small, and the archive that it comes from.
+    async fn until_too_large(&self, began: SystemTime) {
+        let builds = self.settings.max_concurrent_builds as u64;
+        let most = self.settings.max_bytes.saturating_mul(GROWTH);
+        let most = most.max(LEAST_GROWTH).saturating_mul(builds.max(1));
+        loop {
+            tokio::time::sleep(LOOK_AT_DISK).await;
+            let places = self.places.clone();
+            let look = tokio::task::spawn_blocking(move || places.has_grown(began, most));
+            if matches!(look.await, Ok(true)) {
+                return;
+            }
+        }
+    }
+
+    fn too_large(&self) -> EnvironmentsError {
+        EnvironmentsError::TooLarge {
+            size: "more".to_owned(),
+            most: show_size(self.settings.max_bytes),
         }
     }
 

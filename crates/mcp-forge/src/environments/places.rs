@@ -15,13 +15,17 @@
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
     io,
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    os::{
+        fd::AsRawFd,
+        unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    },
     path::{Path, PathBuf},
-    time::Duration,
+    thread,
+    time::{Duration, SystemTime},
 };
 
 use rustix::{
-    fs::{FallocateFlags, FlockOperation},
+    fs::{FallocateFlags, FlockOperation, Mode, OFlags},
     io::Errno,
     rand::{GetRandomFlags, getrandom},
 };
@@ -34,6 +38,15 @@ const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
 /// A file in a tree that has passed all checks.
 const CHECKED: &str = "checked";
+
+/// How the names of builds' directories begin, and in `uv`'s cache those of what is being unpacked and of
+/// what was.
+const STAGING: &str = "staging-";
+const UNFINISHED: &str = ".tmp";
+const ARCHIVES: &str = "archive-v";
+
+/// How often it is tried to remove what a killed job wrote.
+const TRIES: usize = 40;
 
 /// Bytes that must be free when all is installed. Python's compiler goes on when the disk is full, and
 /// leaves the beginnings of files behind; none of them is so large.
@@ -81,6 +94,72 @@ impl Places {
     /// Where a tree lies, or would.
     pub(super) fn tree(&self, id: &str) -> PathBuf {
         self.trees.join(id)
+    }
+
+    /// Whether the builds that run have written more than this since then. Of the cache only what is
+    /// unpacked is looked at: the rest came through the gateway, which counts.
+    pub(super) fn has_grown(&self, since: SystemTime, most: u64) -> bool {
+        let cache = self.uv.join("cache");
+        let is_new = |path: &PathBuf| {
+            let changed = fs::symlink_metadata(path).map(|found| found.ctime());
+            let since = since
+                .duration_since(SystemTime::UNIX_EPOCH)
+                .unwrap_or_default();
+            changed
+                .is_ok_and(|changed| u64::try_from(changed).is_ok_and(|at| at >= since.as_secs()))
+        };
+        let below = |directory: PathBuf, start: &'static str| {
+            let is_directory = fs::symlink_metadata(&directory).is_ok_and(|found| found.is_dir());
+            let names = is_directory.then(|| names(&directory).unwrap_or_default());
+            let names = names.into_iter().flatten();
+            let names = names.filter(move |name| name.starts_with(start));
+            names.map(move |name| directory.join(name))
+        };
+        let archives = below(cache.clone(), ARCHIVES).flat_map(|archives| below(archives, ""));
+        let mut left = below(self.uv.clone(), STAGING)
+            .chain(below(cache, UNFINISHED))
+            .chain(archives.filter(is_new))
+            .collect();
+        takes_more_than(&mut left, most)
+    }
+
+    /// Removes what `uv` was killed over, once no build can be at it any more.
+    ///
+    /// # Errors
+    ///
+    /// The system's; the rest is left for the next time.
+    fn remove_unfinished(&self) -> io::Result<()> {
+        let path = self.uv.join("cache");
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = match rustix::fs::open(&path, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(()),
+            opened => opened?,
+        };
+        // Jobs own it, and could put a link in its place: only what was opened is touched.
+        let cache = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
+        let mut unfinished = names(&cache)?;
+        unfinished.retain(|name| name.starts_with(UNFINISHED));
+        // Looked at after the list was made: who comes later has other names.
+        let is_busy = names(&self.building())?
+            .iter()
+            .filter_map(|name| name.strip_suffix(".lock"))
+            .any(|build| !is_id(build) && self.is_alive(build));
+        if is_busy {
+            return Ok(());
+        }
+        let mut removed = Ok(());
+        for name in unfinished {
+            removed = removed.and(fs::remove_dir_all(cache.join(name)));
+        }
+        removed
+    }
+
+    /// Has something removed while nobody waits for it, but [`Self::settled`].
+    pub(super) fn remove_later(&self, removal: impl Future<Output = ()> + Send + 'static) {
+        // Without a runtime the next server's start does it.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            self.removals.spawn_on(removal, &runtime);
+        }
     }
 
     /// What a job sees as its one writable directory.
@@ -179,7 +258,7 @@ impl Places {
     ///
     /// The system's; the rest is left for the next time.
     pub(super) fn remove_left(&self) -> io::Result<()> {
-        for (directory, start) in [(&self.uv, "staging-"), (&self.trees, "new-")] {
+        for (directory, start) in [(&self.uv, STAGING), (&self.trees, "new-")] {
             for name in names(directory)? {
                 if let Some(build) = name.strip_prefix(start)
                     && !self.is_alive(build)
@@ -188,6 +267,7 @@ impl Places {
                 }
             }
         }
+        self.remove_unfinished()?;
         for name in names(&self.trees)? {
             // Removed and not gone, or published and never checked.
             let is_left = name.starts_with(".removed-") || (is_id(&name) && !self.has(&name));
@@ -308,11 +388,13 @@ impl Drop for Site {
         // What cannot be removed now is removed by the next server's start.
         let left = [self.staging(), self.new_tree()];
         let lock = self.places.lock_of(&self.name);
+        let places = self.places.clone();
         let remove = move || {
             for directory in left {
-                let _ = fs::remove_dir_all(directory);
+                remove_from_the_dying(|| fs::remove_dir_all(&directory));
             }
             let _ = fs::remove_file(lock);
+            remove_from_the_dying(|| places.remove_unfinished());
         };
         // Thousands of files: not on a thread that serves others.
         match tokio::runtime::Handle::try_current() {
@@ -320,6 +402,36 @@ impl Drop for Site {
             Err(_) => remove(),
         }
     }
+}
+
+/// Removes what a job that was killed a moment ago may still write to.
+fn remove_from_the_dying(remove: impl Fn() -> io::Result<()>) {
+    for _ in 0..TRIES {
+        match remove() {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => thread::sleep(LOCK_PAUSE),
+            _ => return,
+        }
+    }
+}
+
+/// Whether everything below these directories takes more. No link is followed.
+fn takes_more_than(left: &mut Vec<PathBuf>, most: u64) -> bool {
+    let mut taken = 0_u64;
+    while let Some(path) = left.pop() {
+        let Ok(found) = fs::symlink_metadata(&path) else {
+            continue;
+        };
+        // An empty file is not free either.
+        taken = taken.saturating_add(found.blocks().saturating_mul(512).max(4096));
+        if taken > most {
+            return true;
+        }
+        if found.is_dir() {
+            let entries = fs::read_dir(&path).into_iter().flatten().flatten();
+            left.extend(entries.map(|entry| entry.path()));
+        }
+    }
+    false
 }
 
 /// Whether a directory's name is a lock's hash.
@@ -347,7 +459,6 @@ fn open_lock(path: &Path) -> io::Result<File> {
 }
 
 fn is_same(lock: &File, path: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
     let (Ok(ours), Ok(there)) = (lock.metadata(), fs::metadata(path)) else {
         return false;
     };
@@ -426,6 +537,44 @@ mod tests {
         assert!(waited.is_err(), "two made the same tree");
         drop(first);
         second.await.unwrap();
+    }
+
+    #[test]
+    fn what_was_being_unpacked_is_removed_once_no_build_is_at_it_and_no_link_is_followed() {
+        let (directory, places) = places();
+        let alive = places.begin().unwrap();
+        let cache = places.writable().join("cache");
+        fs::create_dir(cache.join(".tmpA")).unwrap();
+        fs::write(cache.join("kept"), "").unwrap();
+        places.remove_unfinished().unwrap();
+        assert_eq!(names(&cache).unwrap().len(), 2, "a build is at it");
+        drop(alive);
+        assert_eq!(names(&cache).unwrap(), ["kept"]);
+        let elsewhere = directory.path().join("elsewhere");
+        fs::create_dir_all(elsewhere.join(".tmpB")).unwrap();
+        fs::remove_dir_all(&cache).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &cache).unwrap();
+        places.remove_unfinished().unwrap_err();
+        assert!(elsewhere.join(".tmpB").exists());
+    }
+
+    #[test]
+    fn only_what_was_unpacked_since_then_counts() {
+        let (_directory, places) = places();
+        let site = places.begin().unwrap();
+        let archive = places.writable().join("cache/archive-v0/a");
+        fs::create_dir_all(&archive).unwrap();
+        fs::write(archive.join("f"), vec![1; 1 << 20]).unwrap();
+        let before = SystemTime::UNIX_EPOCH;
+        assert!(places.has_grown(before, 1 << 20));
+        assert!(!places.has_grown(before, 2 << 20));
+        let later = SystemTime::now() + Duration::from_secs(10);
+        assert!(!places.has_grown(later, 1 << 20), "it was there before");
+        fs::write(site.staging().join("f"), vec![1; 1 << 20]).unwrap();
+        assert!(
+            places.has_grown(later, 1 << 20),
+            "what is staged always counts"
+        );
     }
 
     #[test]

@@ -272,7 +272,7 @@ async fn a_file_is_what_its_index_promised_or_is_not_installed() {
                 redirect("/elsewhere/helper/")
             } else if path == "/elsewhere/helper/" {
                 page(&format!("<a href=\"/files/helper-1.0-py3-none-any.whl#sha256={promised}\">helper-1.0-py3-none-any.whl</a>"))
-            } else if path.ends_with(".whl") {
+            } else if path.starts_with("/files/") {
                 let length = wheel.len();
                 let head = format!("HTTP/1.1 200 OK\r\nContent-Type: application/zip\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
                 [head.into_bytes(), wheel.clone()].concat()

@@ -244,6 +244,7 @@ async fn a_cancelled_build_leaves_nothing() {
         let builds = place.events("environment.build");
         assert_eq!(builds.last().unwrap()["outcome"], "cancelled", "{builds:?}");
     }
+    place.environments.settled().await;
     place.environments.tidy().await.unwrap();
     assert_eq!(place.trees(), Vec::<String>::new());
     place.build("e", &["numpy"]).await.unwrap();
@@ -478,6 +479,46 @@ async fn requests_are_refused_by_the_field() {
             json!({"name": "e", "packages": ["six"], "base_image": "alpine\nRUN x"}),
             "base_image",
             "python:3.11",
+        ),
+        (
+            json!({"name": "e", "packages": ["six"], "base_image": "docker://python:3.11"}),
+            "base_image",
+            "python:3.11",
+        ),
+        (
+            json!({"name": "e", "packages": ["six"], "base_image": "oci:/etc"}),
+            "base_image",
+            "python:3.11",
+        ),
+        (
+            json!({"name": "e", "packages": ["six"], "base_image": "dir:/etc"}),
+            "base_image",
+            "python:3.11",
+        ),
+        (
+            json!({"name": "e", "packages": ["six"], "base_image": "python:3.11@sha256:00"}),
+            "base_image",
+            "python:3.11",
+        ),
+        (
+            json!({"name": "e", "packages": ["six"], "base_image": "169.254.169.254/python:3.11"}),
+            "base_image",
+            "python:3.11",
+        ),
+        (
+            json!({"name": "e", "packages": ["six"], "base_image": "python:3.12\nENV X=1"}),
+            "base_image",
+            "python:3.11",
+        ),
+        (
+            json!({"name": "e", "packages": ["six"], "base_image": "python:latest"}),
+            "base_image",
+            "python:3.11",
+        ),
+        (
+            json!({"name": "e", "packages": ["six"], "python_version": "3.12\nRUN x"}),
+            "python_version",
+            "3.12",
         ),
         (
             json!({"name": "e", "packages": ["six"], "base_image": "python:3.12", "python_version": "3.11"}),

@@ -140,6 +140,34 @@ async fn what_is_too_large_or_takes_too_long_is_ended() {
     assert!(began.elapsed() < Duration::from_mins(1));
 }
 
+/// What was published and not checked when the time was over is gone as soon as the server is done.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_build_that_ends_in_its_check_leaves_no_tree() {
+    let place = offline(&["sleeping"], |config| {
+        config.environments.max_build_time = Duration::from_secs(4);
+    });
+    place.build("e", &["sleeping"]).await.unwrap_err();
+    place.environments.settled().await;
+    assert_eq!(place.trees(), Vec::<String>::new());
+    assert_eq!(names(&place.config.environments.uv_cache), ["cache"]);
+}
+
+/// Files of which none is too large, and all together are: what was written of them is bounded.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_files_that_are_too_large_together_fill_no_disk() {
+    let place = offline(&["swollen"], |config| {
+        config.environments.max_bytes = 20 << 20;
+    });
+    let error = place.build("e", &["swollen"]).await.unwrap_err();
+    assert!(
+        matches!(error, EnvironmentsError::TooLarge { .. }),
+        "{error}"
+    );
+    place.environments.settled().await;
+    let taken = bytes_below(&place.config.data_dir);
+    assert!(taken < 32 << 20, "{taken} bytes are left");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_import_that_forks_without_end_ends_with_its_sandbox() {
     let place = offline(&["fork_bomb", "good"], |config| {
@@ -188,6 +216,15 @@ pub(super) fn assert_clean(place: &Place, kind: &str) {
             "{kind}: {there:?}"
         );
     }
+}
+
+fn bytes_below(directory: &Path) -> u64 {
+    let entries = fs::read_dir(directory).unwrap().flatten();
+    let bytes = entries.map(|entry| match entry.metadata().unwrap() {
+        found if found.is_dir() => bytes_below(&entry.path()),
+        found => found.len(),
+    });
+    bytes.sum()
 }
 
 fn links_below(directory: &Path) -> Vec<String> {

@@ -10,6 +10,7 @@ mod hostile;
 mod index;
 mod lifecycle;
 mod place;
+pub(crate) mod rows;
 mod scans;
 pub(crate) mod tree;
 mod versions;

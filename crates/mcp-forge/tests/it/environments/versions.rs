@@ -93,7 +93,7 @@ child = subprocess.run([sys.executable, '-c', 'import sys, numpy; print(sys.vers
 async fn a_wheel_that_is_not_for_another_python_is_told() {
     let (python, paths) = another().await;
     let place = offline(&["only311"], |config| {
-        config.environments.python_paths = paths
+        config.environments.python_paths = paths;
     });
     let error = build(&place, &["only311"], python).await.unwrap_err();
     let said = error.to_string();

@@ -60,6 +60,7 @@ fn the_documented_table_is_the_tested_one() {
         .chain(crate::sessions::rows::rows())
         .chain(crate::podman::escape::rows())
         .chain(crate::jobs::escape::rows())
+        .chain(crate::environments::rows::rows())
         .collect();
     assert_eq!(
         rows.join("\n"),

@@ -5,7 +5,7 @@ use mcp_forge::{
     service::BuildEnvironmentRequest,
 };
 
-use super::{environments::images_of, *};
+use super::*;
 use crate::{packages::uv, sandbox::binary};
 
 impl Field {
@@ -44,9 +44,17 @@ fn with(image: &str, request: ExecuteRequest) -> ExecuteRequest {
     }
 }
 
-async fn until_gone(id: &str) {
+/// Images that hold this environment for this data directory: others may have built the same.
+fn images(field: &Field, id: &str) -> usize {
+    let of = format!("label=io.mcp-forge.environment={id}");
+    let place = format!("label={PLACE}={}", field.place().unwrap());
+    let filters = ["images", "--quiet", "--filter", &of, "--filter", &place];
+    podman(&filters).lines().count()
+}
+
+async fn until_gone(field: &Field, id: &str) {
     let deadline = Instant::now() + PATIENCE;
-    while !images_of(id).is_empty() {
+    while images(field, id) > 0 {
         assert!(Instant::now() < deadline, "the image stays");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
@@ -72,10 +80,12 @@ async fn what_is_built_runs_in_containers_and_goes_with_its_name() {
     let answer = execute(&service, with("mcp-forge/custom:pods", stateless(&code))).await;
     assert_eq!(answer.result, expected, "{:?}", answer.error);
     assert_eq!(answer.environment, "pods");
-    assert_eq!(images_of(&id).len(), 1);
-    // Without a name there is nothing of it: the image's own numpy, and no six.
-    let bare = "import importlib.util\nimportlib.util.find_spec('six') is None";
-    assert_eq!(execute(&service, stateless(bare)).await.result, json!(true));
+    assert_eq!(images(&field, &id), 1);
+    // Without a name there is nothing of it: the image has its own.
+    let bare = "import importlib.util
+[importlib.util.find_spec(name).origin.startswith('/opt/environment') for name in ('six', 'numpy')]";
+    let answer = execute(&service, stateless(bare)).await;
+    assert_eq!(answer.result, json!([false, false]), "{:?}", answer.error);
     // A session keeps it; in it nothing can be installed.
     let first = execute(&service, with("pods", in_session("s", &code))).await;
     assert_eq!(first.result, expected, "{:?}", first.error);
@@ -93,7 +103,7 @@ def works(*command):
     service.delete_session(&me, "s").await.unwrap();
     field.wait_empty().await;
     service.delete_environment(&me, "pods").await.unwrap();
-    until_gone(&id).await;
+    until_gone(&field, &id).await;
     assert!(!field.data.path().join("environments").join(&id).exists());
     let error = refused(&service, with("pods", stateless("1"))).await;
     assert!(
@@ -118,12 +128,12 @@ async fn an_image_that_a_session_has_goes_when_the_next_server_starts() {
         execute(&service, in_session("s", code)).await.result,
         json!(1)
     );
-    assert_eq!(images_of(&id).len(), 1);
+    assert_eq!(images(&field, &id), 1);
     service.delete_session(&me, "s").await.unwrap();
     service.shutdown().await;
     let next = field.builder();
     next.start();
-    until_gone(&id).await;
+    until_gone(&field, &id).await;
     next.shutdown().await;
     assert!(!field.data.path().join("environments").join(&id).exists());
 }

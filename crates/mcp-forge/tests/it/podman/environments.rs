@@ -82,7 +82,7 @@ impl Forge {
 }
 
 /// Images that hold this environment, by their ids.
-pub(super) fn images_of(id: &str) -> Vec<String> {
+fn images_of(id: &str) -> Vec<String> {
     let label = format!("label={ENVIRONMENT}={id}");
     let listed = podman(&["images", "--no-trunc", "--quiet", "--filter", &label]);
     listed.lines().map(str::to_owned).collect()
