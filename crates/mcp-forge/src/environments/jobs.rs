@@ -128,14 +128,11 @@ impl Runner<'_> {
     ///
     /// It wrote none, or one that is too large.
     pub(super) async fn lock_text(&self, site: &Site) -> Result<String, EnvironmentsError> {
-        let new = site.staging().join("pylock.toml");
-        let bytes = tokio::task::spawn_blocking(move || read_regular(&new)).await;
-        let problem = match bytes {
-            Ok(Ok(bytes)) => match String::from_utf8(bytes) {
+        let problem = match site.read("pylock.toml", MAX_LOCK_BYTES as u64).await {
+            Ok(bytes) => match String::from_utf8(bytes) {
                 Ok(text) => return Ok(text),
                 Err(_) => "it is no text".to_owned(),
             },
-            Ok(Err(error)) => error.to_string(),
             Err(error) => error.to_string(),
         };
         Err(EnvironmentsError::Resolve(format!(
@@ -152,7 +149,7 @@ impl Runner<'_> {
             pids: PIDS,
             wall: self.settings.max_build_time,
             file_bytes: self.settings.max_bytes,
-            build_bytes: u64::MAX,
+            build_bytes: disk(self.settings),
         }
     }
 
@@ -217,6 +214,12 @@ impl Runner<'_> {
     }
 }
 
+/// Bytes of disk that jobs may take: each build's wheels as they come, unpacked and copied.
+pub(super) fn disk(settings: &EnvironmentSettings) -> u64 {
+    let builds = settings.max_concurrent_builds as u64;
+    settings.max_bytes.saturating_mul(3).saturating_mul(builds)
+}
+
 async fn keep(mut output: JobOutput) -> Vec<String> {
     let mut lines = Vec::new();
     while let Ok(Some(line)) = output.line().await {
@@ -252,20 +255,4 @@ fn explain(complained: &[String], traffic: &Traffic) -> String {
         text.push_str(" (more was downloaded than one build may)");
     }
     text
-}
-
-/// Reads a file that a job wrote: a regular one, never a link, and not more than a lock has.
-fn read_regular(path: &std::path::Path) -> std::io::Result<Vec<u8>> {
-    use std::io::Read;
-
-    use rustix::fs::{Mode, OFlags};
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = std::fs::File::from(rustix::fs::open(path, flags, Mode::empty())?);
-    if !file.metadata()?.is_file() {
-        return Err(std::io::Error::other("it is no file"));
-    }
-    let mut bytes = Vec::new();
-    let most = MAX_LOCK_BYTES as u64;
-    file.take(most + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }

@@ -11,17 +11,24 @@
 //! A build holds the lock of its name for as long as it lives, so that what a killed server leaves
 //! is known to be garbage. A tree gets its hash by a rename, as a whole, and counts only once it was
 //! checked as well.
+//!
+//! `UV` belongs to the jobs: a hostile one can move what is in it and leave links in its place, while
+//! this server is root. So a build's directory is reached by its descriptor, never by its path.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
-    io,
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    io::{self, Read},
+    os::{
+        fd::OwnedFd,
+        unix::fs::{DirBuilderExt, OpenOptionsExt},
+    },
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
 use rustix::{
-    fs::FlockOperation,
+    fs::{FlockOperation, Mode, OFlags},
     io::Errno,
     rand::{GetRandomFlags, getrandom},
 };
@@ -31,8 +38,11 @@ use crate::engine::native::job::hand_over;
 /// Between two looks at whether another build of the same tree is done.
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// A file in a tree that has passed all checks.
+/// A file in a tree that has passed all checks: what they found.
 const CHECKED: &str = "checked";
+
+/// Bytes that are read of it.
+const MOST_FOUND: u64 = 1 << 20;
 
 /// The two places.
 #[derive(Debug, Clone)]
@@ -46,14 +56,28 @@ pub(super) struct Places {
 pub(super) struct Site {
     places: Places,
     name: String,
-    _alive: File,
+    /// What the job writes.
+    staging: Arc<OwnedFd>,
+    alive: Option<Sole>,
 }
 
-/// The right to make one tree.
+/// The right to make one tree, or to call oneself by one name.
 #[derive(Debug)]
 pub(super) struct Sole(
-    #[expect(dead_code, reason = "the kernel lets go of the lock with it")] File,
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "the kernel lets go of the lock with it")
+    )]
+    File,
 );
+
+/// A tree that has its name and has not passed its checks, which nobody else makes meanwhile.
+/// Dropped, it is removed.
+#[derive(Debug)]
+pub(super) struct Unchecked {
+    directory: PathBuf,
+    sole: Option<Sole>,
+}
 
 impl Places {
     pub(super) fn new(data_dir: &Path, uv: &Path) -> Self {
@@ -78,6 +102,30 @@ impl Places {
         self.tree(id).join(CHECKED).is_file()
     }
 
+    /// What was found in a tree when it was checked.
+    pub(super) fn found_in(&self, id: &str) -> Vec<u8> {
+        let mut found = Vec::new();
+        if let Ok(file) = File::open(self.tree(id).join(CHECKED)) {
+            // What cannot be read says nothing.
+            let _ = file.take(MOST_FOUND).read_to_end(&mut found);
+        }
+        found
+    }
+
+    /// Notes what another look at a tree found.
+    ///
+    /// # Errors
+    ///
+    /// The system's; what was noted stands.
+    pub(super) fn note(&self, id: &str, found: &[u8]) -> io::Result<()> {
+        note(&self.tree(id), found)
+    }
+
+    /// Whether anything was ever built here.
+    pub(super) fn are_begun(&self) -> bool {
+        self.trees.is_dir()
+    }
+
     /// The trees that are published.
     ///
     /// # Errors
@@ -96,26 +144,31 @@ impl Places {
     ///
     /// # Errors
     ///
-    /// The system's; nothing is left.
+    /// The system's; what is left [`Self::remove_left`] removes.
     pub(super) fn begin(&self) -> io::Result<Site> {
         let cache = self.uv.join("cache");
         for directory in [&self.trees, &self.building(), &self.uv, &cache] {
             create(directory)?;
         }
         hand_over(&cache)?;
-        let mut bytes = [0_u8; 8];
-        getrandom(&mut bytes, GetRandomFlags::empty())?;
-        let name = format!("{:016x}", u64::from_be_bytes(bytes));
-        let alive = open_lock(&self.lock_of(&name))?;
-        rustix::fs::flock(&alive, FlockOperation::NonBlockingLockExclusive)?;
-        let site = Site {
+        let (name, alive) = loop {
+            let mut bytes = [0_u8; 8];
+            getrandom(&mut bytes, GetRandomFlags::empty())?;
+            let name = format!("{:016x}", u64::from_be_bytes(bytes));
+            if let Some(alive) = self.try_sole(&name)? {
+                break (name, alive);
+            }
+        };
+        let staging = self.uv.join(format!("staging-{name}"));
+        create(&staging)?;
+        hand_over(&staging)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(Site {
             places: self.clone(),
             name,
-            _alive: alive,
-        };
-        create(&site.staging())?;
-        hand_over(&site.staging())?;
-        Ok(site)
+            staging: Arc::new(rustix::fs::open(&staging, flags, Mode::empty())?),
+            alive: Some(alive),
+        })
     }
 
     /// Waits for the right to make this tree: of all builds of all servers one has it.
@@ -148,16 +201,6 @@ impl Places {
         }
     }
 
-    /// Notes that a tree has passed its checks: from now on it may be used.
-    ///
-    /// # Errors
-    ///
-    /// The system's; it may not be used.
-    pub(super) fn pass(&self, id: &str) -> io::Result<()> {
-        let mark = File::create(self.tree(id).join(CHECKED))?;
-        mark.sync_all()
-    }
-
     /// Removes what builds left whose server is gone.
     ///
     /// # Errors
@@ -175,16 +218,19 @@ impl Places {
         }
         for name in names(&self.trees)? {
             // Removed and not gone, or published and never checked.
-            let is_left = name.starts_with(".removed-") || (is_id(&name) && !self.has(&name));
-            let id = name.trim_start_matches(".removed-");
-            if is_left && self.try_sole(id)?.is_some() {
+            let is_left = || name.starts_with(".removed-") || (is_id(&name) && !self.has(&name));
+            let id = name.strip_prefix(".removed-").unwrap_or(&name);
+            // It may have passed its checks between the first look and the lock.
+            if is_left()
+                && let Some(_sole) = self.try_sole(id)?
+                && is_left()
+            {
                 fs::remove_dir_all(self.trees.join(&name))?;
             }
         }
         for name in names(&self.building())? {
             if let Some(build) = name.strip_suffix(".lock")
-                && let Ok(lock) = OpenOptions::new().write(true).open(self.lock_of(build))
-                && rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok()
+                && let Some(_sole) = self.try_sole(build)?
             {
                 fs::remove_file(self.lock_of(build))?;
             }
@@ -213,12 +259,7 @@ impl Places {
 }
 
 impl Site {
-    /// What the job writes, as the server sees it.
-    pub(super) fn staging(&self) -> PathBuf {
-        self.places.uv.join(format!("staging-{}", self.name))
-    }
-
-    /// The same, as the job sees it.
+    /// What the job writes, as the job sees it.
     pub(super) fn staging_inside(&self) -> String {
         format!("/build/staging-{}", self.name)
     }
@@ -233,11 +274,32 @@ impl Site {
         format!("build-{what}-{}", self.name)
     }
 
-    /// Takes what the job wrote below `name` out of its reach.
+    /// Reads a file that the job wrote: a regular one, never a link, and one byte more than `most` at
+    /// most.
     ///
     /// # Errors
     ///
-    /// The system's; nothing was moved.
+    /// The system's, or it is something else.
+    pub(super) async fn read(&self, name: &'static str, most: u64) -> io::Result<Vec<u8>> {
+        let staging = Arc::clone(&self.staging);
+        let read = tokio::task::spawn_blocking(move || {
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            let file = File::from(rustix::fs::openat(&*staging, name, flags, Mode::empty())?);
+            if !file.metadata()?.is_file() {
+                return Err(io::Error::other("it is no file"));
+            }
+            let mut bytes = Vec::new();
+            file.take(most + 1).read_to_end(&mut bytes)?;
+            Ok(bytes)
+        });
+        read.await.map_err(io::Error::other)?
+    }
+
+    /// Takes the directory that the job wrote as `name` out of its reach.
+    ///
+    /// # Errors
+    ///
+    /// The system's, or it is no directory; what was moved goes with the build.
     pub(super) fn take(&self, name: &str, to: &str) -> io::Result<PathBuf> {
         let new = self.new_tree();
         let target = new.join(to);
@@ -246,7 +308,11 @@ impl Site {
             .recursive(true)
             .mode(0o755)
             .create(target.parent().unwrap_or(&new))?;
-        fs::rename(self.staging().join(name), &target)?;
+        rustix::fs::renameat(&*self.staging, name, rustix::fs::CWD, &target)?;
+        // A link would lead whoever looks through it, as root, to wherever the job likes.
+        if !fs::symlink_metadata(&target)?.is_dir() {
+            return Err(io::Error::other("what was installed is no directory"));
+        }
         Ok(target)
     }
 
@@ -260,7 +326,7 @@ impl Site {
     /// # Errors
     ///
     /// The system's; nothing is published.
-    pub(super) fn publish(&self, id: &str) -> io::Result<()> {
+    pub(super) fn publish(&self, id: &str, sole: Sole) -> io::Result<Unchecked> {
         let (new, tree) = (self.new_tree(), self.places.tree(id));
         // What a server left that was killed while it checked.
         if tree.exists() && !self.places.has(id) {
@@ -268,27 +334,85 @@ impl Site {
         }
         File::open(&new)?.sync_all()?;
         fs::rename(&new, &tree)?;
-        File::open(&self.places.trees)?.sync_all()
+        let unchecked = Unchecked {
+            directory: tree,
+            sole: Some(sole),
+        };
+        File::open(&self.places.trees)?.sync_all()?;
+        Ok(unchecked)
     }
 }
 
 impl Drop for Site {
     fn drop(&mut self) {
-        // What cannot be removed now is removed by the next server's start.
-        let left = [self.staging(), self.new_tree()];
+        // What cannot be removed now is removed by the next server's start. Of a link, the link.
+        let staging = self.places.uv.join(format!("staging-{}", self.name));
+        let left = [staging, self.new_tree()];
         let lock = self.places.lock_of(&self.name);
-        let remove = move || {
+        let alive = self.alive.take();
+        in_background(move || {
             for directory in left {
                 let _ = fs::remove_dir_all(directory);
             }
             let _ = fs::remove_file(lock);
-        };
-        // Thousands of files: not on a thread that serves others.
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn_blocking(remove)),
-            Err(_) => remove(),
+            drop(alive);
+        });
+    }
+}
+
+impl Unchecked {
+    /// Notes that the tree has passed its checks, and what was found: from now on it may be used.
+    ///
+    /// # Errors
+    ///
+    /// The system's; it is removed.
+    pub(super) fn pass(mut self, found: &[u8]) -> io::Result<()> {
+        note(&self.directory, found)?;
+        self.sole = None;
+        Ok(())
+    }
+
+    /// Removes the tree, and waits for it.
+    pub(super) async fn withdraw(mut self) {
+        let sole = self.sole.take();
+        let directory = std::mem::take(&mut self.directory);
+        let removed = tokio::task::spawn_blocking(move || {
+            let removed = fs::remove_dir_all(directory);
+            drop(sole);
+            removed
+        });
+        if let Ok(Err(error)) = removed.await {
+            tracing::warn!(%error, "what did not pass its checks is removed later");
         }
     }
+}
+
+impl Drop for Unchecked {
+    fn drop(&mut self) {
+        if let Some(sole) = self.sole.take() {
+            let directory = std::mem::take(&mut self.directory);
+            in_background(move || {
+                let _ = fs::remove_dir_all(directory);
+                drop(sole);
+            });
+        }
+    }
+}
+
+/// Removes thousands of files: not on a thread that serves others.
+fn in_background(remove: impl FnOnce() + Send + 'static) {
+    match tokio::runtime::Handle::try_current() {
+        Ok(runtime) => drop(runtime.spawn_blocking(remove)),
+        Err(_) => remove(),
+    }
+}
+
+/// Writes what was found in a tree, whole or not at all.
+fn note(tree: &Path, found: &[u8]) -> io::Result<()> {
+    let new = tree.join("checked.new");
+    fs::write(&new, found)?;
+    File::open(&new)?.sync_all()?;
+    fs::rename(new, tree.join(CHECKED))
 }
 
 /// Whether a directory's name is a lock's hash.
@@ -342,21 +466,74 @@ mod tests {
         (directory, places)
     }
 
+    fn staging(site: &Site) -> PathBuf {
+        site.places.uv.join(format!("staging-{}", site.name))
+    }
+
+    /// A job is hostile, and this server may be root: what it leaves in a directory's place is not
+    /// followed, and a directory that it has moved is still the build's.
+    #[tokio::test]
+    async fn links_that_a_job_leaves_lead_nowhere() {
+        let (directory, places) = places();
+        let elsewhere = directory.path().join("elsewhere");
+        for below in ["bin", "site"] {
+            fs::create_dir_all(elsewhere.join(below)).unwrap();
+        }
+        fs::write(elsewhere.join("pylock.toml"), "secret").unwrap();
+        let link = |to: &Path, from: PathBuf| std::os::unix::fs::symlink(to, from).unwrap();
+
+        let site = places.begin().unwrap();
+        link(&elsewhere, staging(&site).join("site"));
+        link(
+            &elsewhere.join("pylock.toml"),
+            staging(&site).join("pylock.toml"),
+        );
+        let error = site.take("site", "lib/site-packages").unwrap_err();
+        assert!(error.to_string().contains("no directory"), "{error}");
+        site.read("pylock.toml", 100).await.unwrap_err();
+
+        let site = places.begin().unwrap();
+        fs::rename(staging(&site), places.writable().join("moved")).unwrap();
+        link(&elsewhere, staging(&site));
+        site.take("site", "lib/site-packages").unwrap_err();
+        site.read("pylock.toml", 100).await.unwrap_err();
+        drop(site);
+        assert_eq!(names(&elsewhere).unwrap().len(), 3);
+    }
+
+    /// Between the look and the lock another server may be done with it.
+    #[test]
+    fn what_is_being_checked_is_not_removed_as_left() {
+        let (_directory, places) = places();
+        let site = places.begin().unwrap();
+        fs::create_dir_all(site.new_tree()).unwrap();
+        let sole = places.try_sole(ID).unwrap().unwrap();
+        let unchecked = site.publish(ID, sole).unwrap();
+        places.remove_left().unwrap();
+        assert!(places.tree(ID).exists());
+        drop(unchecked);
+        assert!(!places.tree(ID).exists(), "dropped, it is removed");
+    }
+
     const ID: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 
     #[test]
     fn a_tree_is_published_whole_and_its_build_leaves_nothing() {
         let (_directory, places) = places();
         let site = places.begin().unwrap();
-        fs::create_dir(site.staging().join("site")).unwrap();
-        fs::write(site.staging().join("site/x.py"), "x").unwrap();
+        fs::create_dir(staging(&site).join("site")).unwrap();
+        fs::write(staging(&site).join("site/x.py"), "x").unwrap();
         site.take("site", "lib/python3.11/site-packages").unwrap();
-        site.publish(ID).unwrap();
+        let sole = places.try_sole(ID).unwrap().unwrap();
+        let unchecked = site.publish(ID, sole).unwrap();
         assert!(!places.has(ID));
-        places.pass(ID).unwrap();
+        places.remove_left().unwrap();
+        unchecked.pass(b"found").unwrap();
+        assert_eq!(places.found_in(ID), b"found");
         assert!(places.has(ID));
         assert_eq!(places.published().unwrap(), [ID]);
         drop(site);
+        places.remove_left().unwrap();
         assert!(
             places
                 .tree(ID)
@@ -372,16 +549,18 @@ mod tests {
         let (_directory, places) = places();
         let alive = places.begin().unwrap();
         let dead = places.begin().unwrap();
-        let staging = dead.staging();
+        let left = staging(&dead);
         fs::create_dir(dead.new_tree()).unwrap();
         // As a server that is killed: no drop, and the kernel lets go of the lock.
-        let Site { _alive: lock, .. } = &dead;
+        let Some(Sole(lock)) = &dead.alive else {
+            panic!("it is not alive")
+        };
         rustix::fs::flock(lock, FlockOperation::Unlock).unwrap();
         let new = dead.new_tree();
         std::mem::forget(dead);
         places.remove_left().unwrap();
-        assert!(!staging.exists() && !new.exists());
-        assert!(alive.staging().exists());
+        assert!(!left.exists() && !new.exists());
+        assert!(staging(&alive).exists());
         assert_eq!(names(&places.building()).unwrap().len(), 1);
     }
 

@@ -4,13 +4,12 @@
 //! packages shown read-only.
 
 use std::{
-    io::Read,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{
@@ -47,7 +46,7 @@ os.symlink(sys.argv[1], '/tmp/cache/db')
 os.execv(sys.argv[2], sys.argv[2:])";
 
 /// What a scanner found.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Scan {
     /// Whether one looked.
     pub scanned: bool,
@@ -64,7 +63,7 @@ pub struct Scan {
 }
 
 /// A known vulnerability of an installed package.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
     /// `critical`, `high`, `medium`, `low` or `unknown`.
     pub severity: String,
@@ -72,6 +71,19 @@ pub struct Finding {
     pub package: String,
     /// For example `CVE-2026-1234`.
     pub id: String,
+}
+
+impl Scan {
+    /// To be kept beside what was scanned.
+    pub(super) fn to_json(&self) -> Vec<u8> {
+        // Texts and numbers only: this cannot fail.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// What was kept; what cannot be read says that nobody looked.
+    pub(super) fn from_json(kept: &[u8]) -> Self {
+        serde_json::from_slice(kept).unwrap_or_default()
+    }
 }
 
 /// Which program, and how it is asked.
@@ -138,17 +150,17 @@ pub(super) async fn scan(
     (site, packages): (&Site, &Path),
     teller: &Teller,
 ) -> Result<Scan, EnvironmentsError> {
-    let (kinds, is_demanded): (&[&Kind], bool) = match settings.scanner {
-        Scanner::Off => (&[], false),
-        Scanner::Auto => (&[&TRIVY, &GRYPE], false),
-        Scanner::Trivy => (&[&TRIVY], true),
-        Scanner::Grype => (&[&GRYPE], true),
+    let kinds: &[&Kind] = match settings.scanner {
+        Scanner::Off => &[],
+        Scanner::Auto => &[&TRIVY, &GRYPE],
+        Scanner::Trivy => &[&TRIVY],
+        Scanner::Grype => &[&GRYPE],
     };
     let found = kinds
         .iter()
         .find_map(|kind| Some((*kind, uv::on_path(kind.name)?)));
     let not_scanned = |reason: String| {
-        if is_demanded {
+        if is_demanded(settings) {
             Err(EnvironmentsError::Vulnerable(reason))
         } else {
             Ok(Scan {
@@ -170,6 +182,11 @@ pub(super) async fn scan(
     }
 }
 
+/// Whether the operator wants no environment that was not scanned.
+pub(super) const fn is_demanded(settings: &EnvironmentSettings) -> bool {
+    matches!(settings.scanner, Scanner::Trivy | Scanner::Grype)
+}
+
 async fn ask(
     jobs: &Jobs,
     kind: &Kind,
@@ -180,7 +197,6 @@ async fn ask(
         .map(|cache| cache.join(kind.database))
         .filter(|database| database.is_dir())
         .ok_or("it has no database yet; run it once by hand")?;
-    let answer = site.staging().join("scan.json");
     let mut arguments: Vec<String> = ["-I", "-c", START, DATABASE, PROGRAM]
         .map(str::to_owned)
         .to_vec();
@@ -206,7 +222,7 @@ async fn ask(
             pids: 256,
             wall: TIME.min(settings.max_build_time),
             file_bytes: 1 << 30,
-            build_bytes: u64::MAX,
+            build_bytes: super::jobs::disk(settings),
         },
     };
     let Job {
@@ -224,8 +240,12 @@ async fn ask(
             uv::complaint(&[complained])
         ));
     }
-    let read = tokio::task::spawn_blocking(move || read_answer(&answer)).await;
-    read.map_err(|error| error.to_string())?
+    let answer = site.read("scan.json", MOST_BYTES).await;
+    let answer = answer.map_err(|error| format!("it left no answer: {error}"))?;
+    if answer.len() as u64 > MOST_BYTES {
+        return Err("its answer is too long".to_owned());
+    }
+    serde_json::from_slice(&answer).map_err(|error| error.to_string())
 }
 
 fn cache_directory() -> Option<PathBuf> {
@@ -233,21 +253,6 @@ fn cache_directory() -> Option<PathBuf> {
     named
         .filter(|path| path.is_absolute())
         .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))
-}
-
-fn read_answer(path: &Path) -> Result<Value, String> {
-    use rustix::fs::{Mode, OFlags};
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| error.to_string())?;
-    let mut bytes = Vec::new();
-    let read = std::fs::File::from(file)
-        .take(MOST_BYTES + 1)
-        .read_to_end(&mut bytes);
-    read.map_err(|error| error.to_string())?;
-    if bytes.len() as u64 > MOST_BYTES {
-        return Err("its answer is too long".to_owned());
-    }
-    serde_json::from_slice(&bytes).map_err(|error| error.to_string())
 }
 
 fn read_trivy(answer: &Value) -> Vec<Finding> {
@@ -323,7 +328,12 @@ fn summary(by: &str, mut findings: Vec<Finding>) -> Scan {
     }
 }
 
-fn judge(scan: Scan, refuse: RefuseSeverity) -> Result<Scan, EnvironmentsError> {
+/// Whether what was found is allowed.
+///
+/// # Errors
+///
+/// [`EnvironmentsError::Vulnerable`]: it is not.
+pub(super) fn judge(scan: Scan, refuse: RefuseSeverity) -> Result<Scan, EnvironmentsError> {
     let unwanted = match refuse {
         RefuseSeverity::Nothing => 0,
         RefuseSeverity::Critical => scan.critical,

@@ -172,8 +172,9 @@ pub(super) fn install(lock: &Lock, python: &str, staging: &str) -> Asked {
         "pylock",
         "--target",
         &format!("{staging}/site"),
+        // A link would be one file under two names, and the cache's name is in reach of every later job.
         "--link-mode",
-        "hardlink",
+        "copy",
         // Nothing can be compiled later: the packages are read-only.
         "--compile-bytecode",
     ]

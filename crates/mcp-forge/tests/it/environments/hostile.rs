@@ -13,7 +13,7 @@ use serde_json::json;
 use super::{names, place::Place};
 
 /// A place whose only source of packages is a directory with these kinds of wheels.
-fn offline(kinds: &[&str], change: impl FnOnce(&mut Config)) -> Place {
+pub(super) fn offline(kinds: &[&str], change: impl FnOnce(&mut Config)) -> Place {
     let directory = tempfile::tempdir().unwrap();
     let wheels = directory.path().join("wheels");
     fs::create_dir(&wheels).unwrap();

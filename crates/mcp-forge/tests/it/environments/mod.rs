@@ -4,6 +4,7 @@ use std::{fs, path::Path};
 
 mod builds;
 mod engines;
+mod holes;
 mod hostile;
 mod index;
 mod lifecycle;
