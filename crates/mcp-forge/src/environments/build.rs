@@ -152,7 +152,7 @@ impl Inner {
             return self.hit(lock, teller).await;
         }
         runner.phase(Phase::Downloading);
-        let asked = uv::install(&lock, &python, &site.staging_inside());
+        let asked = uv::install(&self.settings, &lock, &python, &site.staging_inside());
         runner
             .run(site.job_id("install"), asked, EnvironmentsError::Install)
             .await?;

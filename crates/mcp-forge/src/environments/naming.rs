@@ -18,6 +18,9 @@ use crate::{
     store::{BuildLimit, EnvironmentRecord, now_ms},
 };
 
+/// Environments of one principal, at most.
+const MOST_NAMES: i64 = 200;
+
 impl Environments {
     /// Builds what a template says today, unless that is there.
     pub(super) async fn template(
@@ -50,6 +53,7 @@ impl Environments {
             return Err(EnvironmentsError::Disabled);
         }
         let began = Instant::now();
+        inner.has_room(owner, &request.name).await?;
         let plan = inner.plan(request).await?;
         let who = (principal.as_str(), request.name.as_str());
         let judged = inner.judge_request(&plan.requirements, who).await;
@@ -206,6 +210,28 @@ impl Inner {
             }
         };
         Ok(pending.finish(fields(ended))?)
+    }
+
+    /// Whether the owner may have one more name. What is there already is not counted as a build, so
+    /// names have a bound of their own: each keeps a lock.
+    async fn has_room(&self, owner: &str, name: &EnvironmentName) -> Result<(), EnvironmentsError> {
+        let [own, _] = self.store.count_environments(owner).await?;
+        let is_full = owner != EVERYBODY && own >= MOST_NAMES;
+        if !is_full
+            || self
+                .store
+                .environment(owner, name.as_str())
+                .await?
+                .is_some()
+        {
+            return Ok(());
+        }
+        Err(EnvironmentsError::Field {
+            field: "name",
+            message: format!(
+                "`name` would be one more than the {MOST_NAMES} environments that you may have; delete one first."
+            ),
+        })
     }
 
     async fn count(&self, who: (&str, &str)) -> Result<(), EnvironmentsError> {

@@ -12,6 +12,7 @@ use serde_json::json;
 
 use super::{
     hostile::offline,
+    index::Index,
     place::{Place, request},
 };
 
@@ -196,4 +197,67 @@ async fn a_cached_tree_is_no_way_around_the_scanner() {
     });
     let error = place.build("f", &["good"]).await.unwrap_err();
     assert!(matches!(error, EnvironmentsError::Vulnerable(_)), "{error}");
+}
+
+/// Files of an index with a password need it as its pages do; and it is told to nobody.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_password_of_an_index_opens_its_files_and_is_written_nowhere() {
+    let pages = tempfile::tempdir().unwrap();
+    let index = Index::start_for(pages.path(), &["good"], "ada:canary").await;
+    let place = Place::new(|config| config.environments.index = index.url("ada:canary@"));
+    let built = place.build("e", &["good"]).await.unwrap();
+    assert_eq!(built.installed_packages, ["good==1.0", "helper==1.0"]);
+    // As an extra index its packages are told to be its.
+    let place = again(place, |config| {
+        config.environments.index = index.url("ada:canary@");
+        let named = index.named("own", &["good", "helper"]);
+        config.environments.extra_indexes = vec![mcp_forge::config::ExtraIndex {
+            url: index.url("ada:canary@"),
+            ..named
+        }];
+    });
+    place.build("f", &["good"]).await.unwrap();
+    let place = again(place, |config| {
+        config.environments.index = index.url("ada:canary2@")
+    });
+    let error = place.build("g", &["good>=1"]).await.unwrap_err();
+    assert!(error.to_string().contains("401"), "{error}");
+    assert!(!format!("{error} {error:?}").contains("canary"), "{error}");
+    assert_eq!(
+        files_with(place.directory.path(), b"canary"),
+        Vec::<String>::new()
+    );
+}
+
+fn files_with(directory: &Path, text: &[u8]) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).unwrap().flatten() {
+        let kind = entry.file_type().unwrap();
+        if kind.is_dir() {
+            found.extend(files_with(&entry.path(), text));
+        } else if kind.is_file() {
+            let bytes = fs::read(entry.path()).unwrap();
+            if bytes.windows(text.len()).any(|window| window == text) {
+                found.push(entry.path().display().to_string());
+            }
+        }
+    }
+    found
+}
+
+/// A tree that is there costs nothing to name: names have their own bound.
+#[tokio::test(flavor = "multi_thread")]
+async fn names_of_one_principal_are_bounded() {
+    let place = offline(&["good"], |_| {});
+    place.build("e", &["good"]).await.unwrap();
+    let store = Store::new(&place.config.data_dir);
+    let me = Principal::local();
+    let mut record = store.environment(me.as_str(), "e").await.unwrap().unwrap();
+    for number in 0..199 {
+        record.name = format!("n{number}");
+        store.put_environment(&record).await.unwrap();
+    }
+    let error = place.build("f", &["good"]).await.unwrap_err().to_string();
+    assert!(error.contains("200 environments"), "{error}");
+    place.build("e", &["good"]).await.unwrap();
 }
