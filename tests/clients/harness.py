@@ -57,6 +57,12 @@ class Forge:
             # The upstreams' `#!/usr/bin/env node` finds any Node; everything else is absolute.
             "PATH": os.environ["PATH"],
         }
+        uv = self.tools / "venv/bin/uv"
+        if uv.exists():
+            self.environment["MCP_FORGE_ENVIRONMENT_BUILDER_UV"] = str(uv)
+        # The operator's certificates, where the index is reached through somebody else's.
+        if "SSL_CERT_FILE" in os.environ:
+            self.environment["SSL_CERT_FILE"] = os.environ["SSL_CERT_FILE"]
 
     @classmethod
     @asynccontextmanager
@@ -91,13 +97,22 @@ class Forge:
         return [self.binary, "serve", "--config", str(path)]
 
     @asynccontextmanager
-    async def client(self, name: str, upstreams: dict, *, mode: str = "legacy", python: str | None = None):
-        """A connected client of a new server."""
-        sections = {"python": {"path": python}} if python else {}
+    async def client(
+        self,
+        name: str,
+        upstreams: dict,
+        *,
+        mode: str = "legacy",
+        python: str | None = None,
+        sections: dict | None = None,
+        **more,
+    ):
+        """A connected client of a new server; `more` is the SDK's."""
+        sections = (sections or {}) | ({"python": {"path": python}} if python else {})
         program, *arguments = self.command(name, upstreams, sections)
         parameters = StdioServerParameters(command=program, args=arguments, env=self.environment)
         with self.log_path.open("a") as log:
-            async with Client(stdio_client(parameters, errlog=log), mode=mode) as client:
+            async with Client(stdio_client(parameters, errlog=log), mode=mode, **more) as client:
                 yield client
 
 

@@ -5,6 +5,7 @@ import re
 from contextlib import asynccontextmanager
 
 import httpx2
+from environments import HELD_BACK, check_approval, held_back
 from harness import Checks, Forge, completed, execute, read_json
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
@@ -22,7 +23,9 @@ class Served:
     @classmethod
     @asynccontextmanager
     async def start(cls, forge: Forge):
-        program, *arguments = forge.command("http", forge.own_upstreams("meeting"), {})
+        # Of many clients at once none is to hear that the server is busy.
+        sections = held_back() | {"execution": {"max_concurrent": 20}}
+        program, *arguments = forge.command("http", forge.own_upstreams("meeting"), sections)
         process = await asyncio.create_subprocess_exec(
             program,
             *arguments,
@@ -55,10 +58,10 @@ class Served:
                 await process.wait()
 
     @asynccontextmanager
-    async def client(self, mode: str, token: str | None = None):
+    async def client(self, mode: str, token: str | None = None, **more):
         headers = {"Authorization": f"Bearer {token or self.token}"}
         async with httpx2.AsyncClient(headers=headers, timeout=120) as http:
-            async with Client(streamable_http_client(f"{self.url}/mcp", http_client=http), mode=mode) as client:
+            async with Client(streamable_http_client(f"{self.url}/mcp", http_client=http), mode=mode, **more) as client:
                 yield client
 
 
@@ -68,6 +71,9 @@ async def run_http(checks: Checks, forge: Forge) -> None:
             await checks.run(f"HTTP, {version}: tools, turns, resources", check_basics, served, mode, version)
             await checks.run(f"HTTP, {version}: a session keeps its variables", check_session, served, mode)
             await checks.run(f"HTTP, {version}: progress arrives while the code runs", check_progress, served, mode)
+            connect = lambda answers, mode=mode: served.client(mode, elicitation_callback=answers)  # noqa: E731
+            name = f"HTTP, {version}: packages are approved in place"
+            await checks.run(name, check_approval, connect, HELD_BACK[mode], seconds=180)
         await checks.run("HTTP: 20 clients of both eras at once, each its own answers", check_many, served)
         await checks.run("HTTP: a wrong token is refused", check_wrong_token, served)
 

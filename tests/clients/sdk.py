@@ -26,6 +26,7 @@ from harness import (
     wait_until,
 )
 
+from environments import run_environments
 from over_http import run_http
 from sessions import run_sessions
 
@@ -55,6 +56,7 @@ async def main() -> int:
             await run_bad_input(checks, client)
         await run_examples(checks, forge)
         await run_sessions(checks, forge)
+        await run_environments(checks, forge)
         await run_http(checks, forge)
         await checks.run("kill -9 in the middle of 20 turns leaves no process", check_killed_server, forge)
         await long_turn
@@ -126,7 +128,7 @@ async def check_tool_description(client) -> None:
 
 async def check_resource_lists(client) -> None:
     uris = {str(resource.uri) for resource in (await client.list_resources()).resources}
-    expected = {"tools/available", "environment/info", "audit/operations", "sessions/list"}
+    expected = {"tools/available", "environment/info", "audit/operations", "sessions/list", "environments/list"}
     assert {f"mcp://forge/{name}" for name in expected} <= uris, uris
     templates = [template.uri_template for template in (await client.list_resource_templates()).resource_templates]
     assert any(t.startswith("mcp://forge/tools/{") and t.endswith("}/schema") for t in templates), templates
@@ -369,8 +371,9 @@ async def run_bad_input(checks: Checks, client) -> None:
             ["volumes", "/etc", "forbidden"],
         ),
         ("a session's bad name", "execute_python", code | {"session_id": "../a"}, ["session_id", "letters"]),
-        ("an environment, which comes later", "execute_python", code | {"environment": "ml-basic"}, ["environment", "not available yet"]),
-        ("a custom image, which comes later", "execute_python", code | {"custom_image": "mine"}, ["custom_image", "not available yet"]),
+        ("an unknown environment", "execute_python", code | {"environment": "ml-basics"}, ["ml-basics", "list_custom_environments"]),
+        ("an unknown custom image", "execute_python", code | {"custom_image": "mine"}, ["mine", "list_custom_environments"]),
+        ("two environments", "execute_python", code | {"custom_image": "mine", "environment": "ml-basic"}, ["custom_image", "environment"]),
         ("volumes without a session", "execute_python", code | {"volumes": {"shared/readonly": "/workspace/data"}}, ["volumes", "session_id"]),
     ]
     for name, tool, arguments, words in cases:

@@ -79,14 +79,12 @@ impl<'a> Asking<'a> {
             return self.request(question).await;
         }
         let key = key(environment, waiting);
-        match answers.and_then(|answers| answers.get(&key)) {
-            Some(answer) => serde_json::from_value::<ElicitResult>(answer.clone())
-                .map_or(Said::No, |answer| said(&answer)),
-            None => {
-                let asked = BTreeMap::from([(key, InputRequest::Elicitation(question))]);
-                Said::Later(Box::new(InputRequiredResult::from_input_requests(asked)))
-            }
+        if let Some(answer) = answers.and_then(|answers| answers.get(&key)) {
+            let answer = serde_json::from_value::<ElicitResult>(answer.clone());
+            return answer.map_or(Said::No, |answer| said(&answer));
         }
+        let asked = BTreeMap::from([(key, InputRequest::Elicitation(question))]);
+        Said::Later(Box::new(InputRequiredResult::from_input_requests(asked)))
     }
 
     async fn request(&self, question: ElicitRequest) -> Said {

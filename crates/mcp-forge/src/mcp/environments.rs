@@ -178,7 +178,7 @@ impl Call<'_> {
         for _ in 0..MOST_QUESTIONS {
             let built = self.attempt(work, observer).await;
             let (Some(asking), Some(waiting)) = (&asking, waiting(&built)) else {
-                return built.map(built_result);
+                return built.map(|built| built_result(&built));
             };
             observer.status("waiting for an approval");
             match asking
@@ -193,11 +193,13 @@ impl Call<'_> {
                     let by = self.principal.as_str();
                     self.service.approve_packages(&packages, by).await?;
                 }
-                Said::No => return built.map(built_result),
+                Said::No => return built.map(|built| built_result(&built)),
                 Said::Later(question) => return Ok((*question).into()),
             }
         }
-        self.attempt(work, observer).await.map(built_result)
+        self.attempt(work, observer)
+            .await
+            .map(|built| built_result(&built))
     }
 
     async fn attempt(&self, work: &Work, observer: &mut NewestLine) -> Result<Built, ServiceError> {
@@ -255,7 +257,7 @@ fn waiting(built: &Result<Built, ServiceError>) -> Option<&[Refusal]> {
     }
 }
 
-fn built_result(built: Built) -> CallToolResponse {
+fn built_result(built: &Built) -> CallToolResponse {
     let more = match built.installed_packages.len().saturating_sub(MOST_NAMED) {
         0 => String::new(),
         more => format!(" and {more} more"),
@@ -285,7 +287,7 @@ fn built_result(built: Built) -> CallToolResponse {
     for warning in built.warnings.iter().take(MOST_NAMED) {
         let _ = write!(text, "\nWarning: {}", printable(warning));
     }
-    result(text, &built)
+    result(text, built)
 }
 
 fn list_text(listed: &Listed) -> String {

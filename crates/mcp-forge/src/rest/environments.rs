@@ -44,11 +44,11 @@ pub(super) async fn build(
     let asked =
         BuildEnvironmentRequest::from_json(parameters).map_err(|error| refusal::problem(&error))?;
     let (service, principal) = (Arc::clone(&api.service), caller.principal.clone());
-    let work = async move {
+    let work = Box::pin(async move {
         let (teller, _) = Teller::new();
         let built = service.build_environment(&principal, asked, &teller).await;
         answer(built)
-    };
+    });
     match key {
         None => work.await,
         Some(key) => {
@@ -72,13 +72,13 @@ pub(super) async fn rebuild(
     let key = idempotency_key(&headers)?;
     let marked = [b"rebuild\0", name.as_bytes()].concat();
     let (service, principal) = (Arc::clone(&api.service), caller.principal.clone());
-    let work = async move {
+    let work = Box::pin(async move {
         let (teller, _) = Teller::new();
         let built = service
             .rebuild_environment(&principal, &name, &teller)
             .await;
         answer(built)
-    };
+    });
     match key {
         None => work.await,
         Some(key) => once(&api, &caller, (&key, &marked), work).await,

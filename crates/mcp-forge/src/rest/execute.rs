@@ -39,7 +39,7 @@ pub(super) async fn execute(
     };
     let marked = [&[u8::from(waits)][..], &body].concat();
     let (its_api, its_caller) = (api.clone(), caller.clone());
-    let work = async move { run(&its_api, &its_caller, (asked, waits)).await };
+    let work = Box::pin(async move { run(&its_api, &its_caller, (asked, waits)).await });
     once(&api, &caller, (&key, &marked), work).await
 }
 
