@@ -64,29 +64,13 @@ impl Runner<'_> {
         asked: Asked,
         failed: fn(String) -> EnvironmentsError,
     ) -> Result<Said, EnvironmentsError> {
-        let spec = JobSpec {
-            id,
-            program: JobProgram::Tool(self.program.to_owned()),
-            arguments: asked.arguments,
-            variables: asked.variables,
-            files: asked.files,
-            trees: self
-                .settings
-                .wheel_directory
-                .iter()
-                .map(|directory| (directory.clone(), uv::WHEELS.to_owned()))
-                .collect(),
-            build: self.places.writable().to_owned(),
-            python: Some(self.interpreter.to_owned()),
-            limits: self.limits(),
-        };
         let Job {
             stdout,
             stderr,
             gateway: listener,
             control,
             ..
-        } = self.jobs.start(spec).await?;
+        } = self.jobs.start(self.spec(id, asked)).await?;
         let gateway = Gateway::new(self.destinations(), HOSTS_KEY, self.gateway_limits());
         let traffic = gateway.traffic();
         let work = async { tokio::join!(keep(stdout), self.follow(stderr), control.finish()) };
@@ -119,6 +103,23 @@ impl Runner<'_> {
             ))),
             JobEnd::Killed => Err(failed("uv was killed".to_owned())),
             JobEnd::Lost(reason) => Err(failed(format!("the job was lost: {reason}"))),
+        }
+    }
+
+    fn spec(&self, id: String, asked: Asked) -> JobSpec {
+        let wheels = self.settings.wheel_directory.iter();
+        JobSpec {
+            id,
+            program: JobProgram::Tool(self.program.to_owned()),
+            arguments: asked.arguments,
+            variables: asked.variables,
+            files: asked.files,
+            trees: wheels
+                .map(|directory| (directory.clone(), uv::WHEELS.to_owned()))
+                .collect(),
+            build: self.places.writable().to_owned(),
+            python: Some(self.interpreter.to_owned()),
+            limits: self.limits(),
         }
     }
 

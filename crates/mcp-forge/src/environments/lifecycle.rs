@@ -80,7 +80,7 @@ impl Inner {
             Ok(true) => tracing::debug!(tree, "an environment that no name needs is removed"),
             Ok(false) => {}
             Err(error) => {
-                tracing::warn!(%error, tree, "an environment that no name needs could not be removed")
+                tracing::warn!(%error, tree, "an environment that no name needs could not be removed");
             }
         }
     }

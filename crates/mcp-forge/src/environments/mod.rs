@@ -198,7 +198,7 @@ impl Environments {
     ) -> Result<Built, EnvironmentsError> {
         let inner = &self.inner;
         let record = inner.record(principal.as_str(), name).await?;
-        let request = inner.request_of(&record)?;
+        let request = Inner::request_of(&record)?;
         self.build_as((principal.as_str(), principal), &request, (teller, true))
             .await
     }

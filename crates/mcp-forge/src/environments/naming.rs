@@ -59,9 +59,10 @@ impl Environments {
         let judged = inner.judge_request(&plan.requirements, who).await;
         judged.inspect_err(|error| inner.record_refusal(who, error))?;
         let fingerprint = plan.fingerprint(inner);
-        let known = match is_anew {
-            true => None,
-            false => inner.store.environment_of_request(&fingerprint).await?,
+        let known = if is_anew {
+            None
+        } else {
+            inner.store.environment_of_request(&fingerprint).await?
         };
         let known = known.and_then(|record| Lock::from_json(&record.lock).ok());
         let is_there = known
@@ -252,11 +253,10 @@ impl Inner {
 
     /// What the rules refuse is in the audit log with the rule's name.
     fn record_refusal(&self, (principal, name): (&str, &str), error: &EnvironmentsError) {
-        let refusals = match error {
-            EnvironmentsError::Refused(refusals) | EnvironmentsError::NeedsApproval(refusals) => {
-                refusals
-            }
-            _ => return,
+        let (EnvironmentsError::Refused(refusals) | EnvironmentsError::NeedsApproval(refusals)) =
+            error
+        else {
+            return;
         };
         for refusal in refusals {
             let told = fields(json!({

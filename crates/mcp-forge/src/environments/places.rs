@@ -212,7 +212,7 @@ impl Places {
                 if let Some(build) = name.strip_prefix(start)
                     && !self.is_alive(build)
                 {
-                    fs::remove_dir_all(directory.join(&name))?;
+                    gone(fs::remove_dir_all(directory.join(&name)))?;
                 }
             }
         }
@@ -225,14 +225,14 @@ impl Places {
                 && let Some(_sole) = self.try_sole(id)?
                 && is_left()
             {
-                fs::remove_dir_all(self.trees.join(&name))?;
+                gone(fs::remove_dir_all(self.trees.join(&name)))?;
             }
         }
         for name in names(&self.building())? {
             if let Some(build) = name.strip_suffix(".lock")
                 && let Some(_sole) = self.try_sole(build)?
             {
-                fs::remove_file(self.lock_of(build))?;
+                gone(fs::remove_file(self.lock_of(build)))?;
             }
         }
         Ok(())
@@ -421,6 +421,14 @@ fn is_id(name: &str) -> bool {
         && name
             .bytes()
             .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// What another has removed meanwhile is as gone as it was to be.
+fn gone(removed: io::Result<()>) -> io::Result<()> {
+    removed.or_else(|error| match error.kind() {
+        io::ErrorKind::NotFound => Ok(()),
+        _ => Err(error),
+    })
 }
 
 fn create(directory: &Path) -> io::Result<()> {

@@ -76,7 +76,6 @@ pub(super) fn merged(requirements: impl IntoIterator<Item = Requirement>) -> Vec
 impl Inner {
     /// What led to a record.
     pub(super) fn request_of(
-        &self,
         record: &EnvironmentRecord,
     ) -> Result<BuildRequest, EnvironmentsError> {
         let damaged =
@@ -163,7 +162,7 @@ impl Inner {
         record: &EnvironmentRecord,
         lock: &Lock,
     ) -> Result<Plan, EnvironmentsError> {
-        let request = self.request_of(record)?;
+        let request = Self::request_of(record)?;
         let (python, interpreter) = self.interpreter(Some(lock.python())).await?;
         Ok(Plan {
             requirements: merged(request.packages),

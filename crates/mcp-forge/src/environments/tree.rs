@@ -155,18 +155,15 @@ fn distribution_of(directory: &Path) -> Option<String> {
 /// The module that a line of RECORD, `path,hash,size`, belongs to.
 fn module_of(line: &str) -> Option<&str> {
     let path = line.split(',').next()?;
-    let module = match path.split_once('/') {
+    let module = if let Some((directory, rest)) = path.split_once('/') {
         // Data and metadata lie in directories whose names are none of a module.
-        Some((directory, rest)) => {
-            let is_code = Path::new(rest)
-                .extension()
-                .is_some_and(|extension| extension == "py" || extension == "so");
-            is_code.then_some(directory)?
-        }
-        None => {
-            let (stem, end) = path.split_once('.')?;
-            (end == "py" || end.ends_with("so")).then_some(stem)?
-        }
+        let is_code = Path::new(rest)
+            .extension()
+            .is_some_and(|extension| extension == "py" || extension == "so");
+        is_code.then_some(directory)?
+    } else {
+        let (stem, end) = path.split_once('.')?;
+        (end == "py" || end.ends_with("so")).then_some(stem)?
     };
     let is_name = |text: &str| {
         text.bytes()

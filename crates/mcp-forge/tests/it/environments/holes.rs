@@ -54,11 +54,7 @@ async fn no_file_of_a_tree_is_in_the_cache_as_well() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deep_wheel_in_the_cache_ends_no_other_build() {
     let place = offline(&["good"], |_| {});
-    let deep = place
-        .config
-        .environments
-        .uv_cache
-        .join("cache/archive-v0/x");
+    let deep = place.config.environments.uv_cache.join("cache/deep");
     fs::create_dir_all(deep.join("d/".repeat(80))).unwrap();
     place.build("e", &["good"]).await.unwrap();
 }
