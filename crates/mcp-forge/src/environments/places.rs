@@ -5,7 +5,7 @@
 //! DATA/environments/new-<build>/  a build's files, taken from the job and not looked at yet
 //! DATA/environments/building/     one lock for each build that runs, one for each tree that is made
 //! UV/cache/                       uv's own, shared by all builds
-//! UV/staging-<build>/             what a job writes
+//! UV/staging-<data>-<build>/      what a job writes; several data directories may share one UV
 //! ```
 //!
 //! A build holds the lock of its name for as long as it lives, so that what a killed server leaves
@@ -20,7 +20,10 @@ use std::{
     io::{self, Read},
     os::{
         fd::OwnedFd,
-        unix::fs::{DirBuilderExt, OpenOptionsExt},
+        unix::{
+            ffi::OsStrExt,
+            fs::{DirBuilderExt, OpenOptionsExt},
+        },
     },
     path::{Path, PathBuf},
     sync::Arc,
@@ -32,6 +35,8 @@ use rustix::{
     io::Errno,
     rand::{GetRandomFlags, getrandom},
 };
+
+use sha2::{Digest, Sha256};
 
 use crate::engine::native::job::hand_over;
 
@@ -49,6 +54,8 @@ const MOST_FOUND: u64 = 1 << 20;
 pub(super) struct Places {
     trees: PathBuf,
     uv: PathBuf,
+    /// What the names of this data directory's builds begin with.
+    staging: String,
 }
 
 /// One build's directories, and the proof that it lives. Dropping it removes what is left of them.
@@ -81,9 +88,12 @@ pub(super) struct Unchecked {
 
 impl Places {
     pub(super) fn new(data_dir: &Path, uv: &Path) -> Self {
+        let whose = Sha256::digest(data_dir.as_os_str().as_bytes());
+        let [first, second, third, fourth, ..] = whose.0;
         Self {
             trees: data_dir.join("environments"),
             uv: uv.to_owned(),
+            staging: format!("staging-{first:02x}{second:02x}{third:02x}{fourth:02x}-"),
         }
     }
 
@@ -159,7 +169,7 @@ impl Places {
                 break (name, alive);
             }
         };
-        let staging = self.uv.join(format!("staging-{name}"));
+        let staging = self.uv.join(format!("{}{name}", self.staging));
         create(&staging)?;
         hand_over(&staging)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -207,7 +217,7 @@ impl Places {
     ///
     /// The system's; the rest is left for the next time.
     pub(super) fn remove_left(&self) -> io::Result<()> {
-        for (directory, start) in [(&self.uv, "staging-"), (&self.trees, "new-")] {
+        for (directory, start) in [(&self.uv, &*self.staging), (&self.trees, "new-")] {
             for name in names(directory)? {
                 if let Some(build) = name.strip_prefix(start)
                     && !self.is_alive(build)
@@ -261,7 +271,7 @@ impl Places {
 impl Site {
     /// What the job writes, as the job sees it.
     pub(super) fn staging_inside(&self) -> String {
-        format!("/build/staging-{}", self.name)
+        format!("/build/{}{}", self.places.staging, self.name)
     }
 
     /// As [`Places::writable`].
@@ -346,7 +356,8 @@ impl Site {
 impl Drop for Site {
     fn drop(&mut self) {
         // What cannot be removed now is removed by the next server's start. Of a link, the link.
-        let staging = self.places.uv.join(format!("staging-{}", self.name));
+        let staging = format!("{}{}", self.places.staging, self.name);
+        let staging = self.places.uv.join(staging);
         let left = [staging, self.new_tree()];
         let lock = self.places.lock_of(&self.name);
         let alive = self.alive.take();
@@ -475,7 +486,8 @@ mod tests {
     }
 
     fn staging(site: &Site) -> PathBuf {
-        site.places.uv.join(format!("staging-{}", site.name))
+        let name = format!("{}{}", site.places.staging, site.name);
+        site.places.uv.join(name)
     }
 
     /// A job is hostile, and this server may be root: what it leaves in a directory's place is not
@@ -507,6 +519,17 @@ mod tests {
         site.read("pylock.toml", 100).await.unwrap_err();
         drop(site);
         assert_eq!(names(&elsewhere).unwrap().len(), 3);
+    }
+
+    /// Whose lock is in another data directory is not dead.
+    #[test]
+    fn builds_of_another_data_directory_are_left_alone() {
+        let (directory, places) = places();
+        let alive = places.begin().unwrap();
+        let other = Places::new(&directory.path().join("other"), places.writable());
+        let _own = other.begin().unwrap();
+        other.remove_left().unwrap();
+        assert!(staging(&alive).exists());
     }
 
     /// Between the look and the lock another server may be done with it.

@@ -374,7 +374,7 @@ pub enum JobEnd {
 /// Waits until more than this was written. What the file system has lost is asked often, and only
 /// when that is too much, files are looked at: a cache of years has many of them.
 async fn watch(build: PathBuf, most: u64) {
-    let (Some(free), Ok(began)) = (
+    let (Some(mut free), Ok(began)) = (
         free_bytes(build.clone()).await,
         SystemTime::now().duration_since(SystemTime::UNIX_EPOCH),
     ) else {
@@ -384,6 +384,8 @@ async fn watch(build: PathBuf, most: u64) {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
         let now = free_bytes(build.clone()).await.unwrap_or(free);
+        // What others free meanwhile is no room for this.
+        free = free.max(now);
         if free.saturating_sub(now) <= most {
             continue;
         }
