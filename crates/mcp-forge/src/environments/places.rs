@@ -89,7 +89,7 @@ pub(super) struct Unchecked {
 impl Places {
     pub(super) fn new(data_dir: &Path, uv: &Path) -> Self {
         let whose = Sha256::digest(data_dir.as_os_str().as_bytes());
-        let [first, second, third, fourth, ..] = whose.0;
+        let [first, second, third, fourth, ..] = <[u8; 32]>::from(whose);
         Self {
             trees: data_dir.join("environments"),
             uv: uv.to_owned(),

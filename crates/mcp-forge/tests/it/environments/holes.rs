@@ -53,10 +53,11 @@ async fn no_file_of_a_tree_is_in_the_cache_as_well() {
 /// was taken for one that writes too much.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deep_wheel_in_the_cache_ends_no_other_build() {
-    let place = offline(&["good"], |_| {});
+    // Many files take long enough to be looked at.
+    let place = offline(&["many"], |_| {});
     let deep = place.config.environments.uv_cache.join("cache/deep");
     fs::create_dir_all(deep.join("d/".repeat(80))).unwrap();
-    place.build("e", &["good"]).await.unwrap();
+    place.build("e", &["many"]).await.unwrap();
 }
 
 /// A build that is dropped while it checks leaves a tree that never counted: it goes, and what the
