@@ -175,7 +175,7 @@ async fn what_is_archived_is_forgotten_too() {
     place.environments.tidy().await.unwrap();
     assert_eq!(place.trees(), Vec::<String>::new());
     let place = again(place, |config| {
-        config.environments.delete_after = Duration::ZERO
+        config.environments.delete_after = Duration::ZERO;
     });
     place.environments.tidy().await.unwrap();
     let listed = place.environments.list(&Principal::local()).await.unwrap();
@@ -215,7 +215,7 @@ async fn a_password_of_an_index_opens_its_files_and_is_written_nowhere() {
     });
     place.build("f", &["good"]).await.unwrap();
     let place = again(place, |config| {
-        config.environments.index = index.url("ada:canary2@")
+        config.environments.index = index.url("ada:canary2@");
     });
     let error = place.build("g", &["good>=1"]).await.unwrap_err();
     assert!(error.to_string().contains("401"), "{error}");
