@@ -129,7 +129,7 @@ pub(super) const KEYS: &[Key] = &[
     key("warm.ready", Kind::Integer(0, 256), "32", "Sandboxes of one tier that wait for code, at most: as many as are needed, from 2. With 0 none waits and each is forked for its call."),
     key("environment_builder.enabled", Kind::Boolean, "true", "Whether environments may be built."),
     key("environment_builder.uv_cache_path", Kind::Path, "", "The cache of `uv`. Default: `uv` in the data directory."),
-    key("environment_builder.max_packages", Kind::Integer(1, 10_000), "50", "Packages of one environment, those that others need included."),
+    key("environment_builder.max_packages", Kind::Integer(1, 10_000), "50", "Packages that one environment is asked for, its template's included; what they need is not counted."),
     key("environment_builder.max_build_time", PERIOD, "600", "Time for one build."),
     key("environment_builder.max_image_size", ANY_SIZE, "2g", "Size of a built environment."),
     key("environment_builder.max_concurrent_builds", Kind::Integer(1, 1_000), "3", "Builds at once."),

@@ -6,12 +6,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::{Path, PathBuf},
+    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
-
-use sha2::{Digest, Sha256};
 
 use super::{
     EnvironmentsError, Inner,
@@ -19,7 +17,8 @@ use super::{
     error::Refusal,
     jobs::Runner,
     judge,
-    places::{Places, Site, Sole},
+    places::{Site, Sole, Unchecked},
+    plan::Plan,
     progress::{Phase, Teller},
     scan::{self, Scan},
     tree::{self, TreeError},
@@ -27,83 +26,22 @@ use super::{
 };
 use crate::{
     config::size::show_size,
-    engine::{Engine, Environment, Meta},
-    packages::{EnvironmentName, Lock, LockSources, PythonVersion, Requirement},
+    engine::{Environment, Meta},
+    packages::{Lock, LockSources, Requirement},
 };
-
-/// What is to be built: every text in it was parsed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BuildRequest {
-    /// What it is to be called.
-    pub name: EnvironmentName,
-    /// The template to begin with.
-    pub template: Option<EnvironmentName>,
-    /// Packages beside the template's.
-    pub packages: Vec<Requirement>,
-    /// The version of Python; `None` for that of the default interpreter.
-    pub python: Option<PythonVersion>,
-    /// What the caller says of it.
-    pub description: String,
-}
 
 /// A tree that may be used, and how it came to be.
 #[derive(Debug)]
 pub(super) struct Made {
     pub(super) lock: Lock,
-    pub(super) tree: String,
+    /// Nobody removes it before it has its name.
+    pub(super) lease: Arc<Environment>,
     pub(super) size_bytes: u64,
     /// Whether it was there already.
     pub(super) cache_hit: bool,
     /// Modules of dependencies that cannot be imported.
     pub(super) failures: Failures,
     pub(super) scan: Scan,
-}
-
-/// All that a build needs to know beside what is asked of it.
-#[derive(Debug, Clone)]
-pub(super) struct Plan {
-    /// Sorted, each once.
-    pub(super) requirements: Vec<Requirement>,
-    pub(super) python: PythonVersion,
-    pub(super) interpreter: PathBuf,
-}
-
-impl Plan {
-    /// Names all that decides what the same request would resolve to.
-    pub(super) fn fingerprint(&self, inner: &Inner) -> String {
-        let settings = &inner.settings;
-        let mut hasher = Sha256::new();
-        let mut add = |part: &str| {
-            hasher.update(part.len().to_le_bytes());
-            hasher.update(part);
-        };
-        add(&self.python.to_string());
-        for requirement in &self.requirements {
-            add(&requirement.to_string());
-        }
-        add(settings.index.expose());
-        for index in &settings.extra_indexes {
-            add(&index.name);
-            add(index.url.expose());
-            for package in &index.packages {
-                add(package.as_str());
-            }
-        }
-        add(&format!(
-            "{:?} {:?}",
-            settings.wheel_directory, settings.exclude_newer
-        ));
-        format!("{:x}", hasher.finalize())
-    }
-}
-
-/// Sorts, and drops what is there twice.
-pub(super) fn merged(requirements: impl IntoIterator<Item = Requirement>) -> Vec<Requirement> {
-    let unique: BTreeMap<String, Requirement> = requirements
-        .into_iter()
-        .map(|requirement| (requirement.to_string(), requirement))
-        .collect();
-    unique.into_values().collect()
 }
 
 impl Inner {
@@ -185,10 +123,7 @@ impl Inner {
         teller: &Teller,
     ) -> Result<Made, EnvironmentsError> {
         let program = uv::find(self.settings.uv.as_deref())?;
-        let places = self.places.clone();
-        let site = blocking(move || places.begin())
-            .await
-            .map_err(|error| self.cannot(error))?;
+        let site = self.begin().await?;
         let runner = Runner {
             jobs: &self.jobs,
             settings: &self.settings,
@@ -213,52 +148,75 @@ impl Inner {
             .await
             .map_err(|error| self.cannot(error))?;
         if self.places.has(&tree) {
-            return self.made(lock, tree, (true, Failures::new(), Scan::default()));
+            drop(sole);
+            return self.hit(lock, teller).await;
         }
         runner.phase(Phase::Downloading);
-        let asked = uv::install(&lock, &python, &site.staging_inside());
+        let asked = uv::install(&self.settings, &lock, &python, &site.staging_inside());
         runner
             .run(site.job_id("install"), asked, EnvironmentsError::Install)
             .await?;
-        let looked = self.publish(plan, &lock, &site).await?;
-        let unchecked = Unchecked {
-            engine: Arc::clone(&self.engine),
-            places: self.places.clone(),
-            tree: tree.clone(),
-            sole: Some(sole),
-        };
-        let checked = self.check(plan, (&tree, &looked), &site, teller).await;
+        // What the engine keeps of a tree of this name that did not pass is of files that are gone.
+        self.engine.release(&tree).await;
+        let (unchecked, modules) = self.publish((plan, &lock), sole, &site).await?;
+        let lease = Arc::new(Environment::open(&self.places.tree(&tree))?);
+        let checked = self.check(plan, (&lease, &modules), &site, teller).await;
         let (failures, scan) = match checked {
             Ok(checked) => checked,
             Err(error) => {
-                unchecked.remove().await;
+                drop(lease);
+                self.engine.release(&tree).await;
+                unchecked.withdraw().await;
                 return Err(error);
             }
         };
         runner.phase(Phase::Publishing);
-        if let Err(error) = self.places.pass(&tree) {
-            unchecked.remove().await;
-            return Err(self.cannot(error));
-        }
-        unchecked.keep();
-        self.made(lock, tree, (false, failures, scan))
+        unchecked
+            .pass(&scan.to_json())
+            .map_err(|error| self.cannot(error))?;
+        Self::made(lock, lease, (false, failures, scan))
     }
 
-    pub(super) fn made(
-        &self,
+    /// A tree that is there already: what was found in it is judged by the rules of today.
+    pub(super) async fn hit(&self, lock: Lock, teller: &Teller) -> Result<Made, EnvironmentsError> {
+        let tree = lock.id();
+        let lease = Arc::new(Environment::open(&self.places.tree(&tree))?);
+        let found = Scan::from_json(&self.places.found_in(&tree));
+        let scan = if found.scanned || !scan::is_demanded(&self.settings) {
+            scan::judge(found, self.settings.refuse_severity)?
+        } else {
+            // It was built when nobody demanded it.
+            let site = self.begin().await?;
+            let packages = lease.site_packages();
+            let scan = scan::scan(&self.jobs, &self.settings, (&site, &packages), teller).await?;
+            self.places
+                .note(&tree, &scan.to_json())
+                .map_err(|error| self.cannot(error))?;
+            scan
+        };
+        Self::made(lock, lease, (true, Failures::new(), scan))
+    }
+
+    fn made(
         lock: Lock,
-        tree: String,
+        lease: Arc<Environment>,
         (cache_hit, failures, scan): (bool, Failures, Scan),
     ) -> Result<Made, EnvironmentsError> {
-        let size_bytes = Meta::read(&self.places.tree(&tree))?.size_bytes;
+        let size_bytes = Meta::read(&lease.directory)?.size_bytes;
         Ok(Made {
             lock,
-            tree,
+            lease,
             size_bytes,
             cache_hit,
             failures,
             scan,
         })
+    }
+
+    async fn begin(&self) -> Result<Arc<Site>, EnvironmentsError> {
+        let places = self.places.clone();
+        let site = blocking(move || places.begin()).await;
+        Ok(Arc::new(site.map_err(|error| self.cannot(error))?))
     }
 
     /// Asks the program for its version, once for each file that it is.
@@ -326,10 +284,10 @@ impl Inner {
     /// uses it yet.
     async fn publish(
         &self,
-        plan: &Plan,
-        lock: &Lock,
-        site: &Site,
-    ) -> Result<BTreeMap<String, String>, EnvironmentsError> {
+        (plan, lock): (&Plan, &Lock),
+        sole: Sole,
+        site: &Arc<Site>,
+    ) -> Result<(Unchecked, BTreeMap<String, String>), EnvironmentsError> {
         let packages = site
             .take("site", &format!("lib/python{}/site-packages", plan.python))
             .map_err(|error| self.cannot(error))?;
@@ -356,22 +314,24 @@ impl Inner {
             size_bytes: summary.bytes,
             packages: listed(lock),
         };
-        let written = meta
-            .write(&site.new_tree())
-            .and_then(|()| site.publish(&lock.id()));
-        written.map_err(|error| self.cannot(error))?;
-        Ok(summary.modules)
+        let site = Arc::clone(site);
+        // Once begun it comes to its end, with the right to: if nobody waits for it, it is undone.
+        let published = blocking(move || {
+            meta.write(&site.new_tree())?;
+            site.publish(&meta.id, sole)
+        });
+        let unchecked = published.await.map_err(|error| self.cannot(error))?;
+        Ok((unchecked, summary.modules))
     }
 
     async fn check(
         &self,
         plan: &Plan,
-        (tree, modules): (&str, &BTreeMap<String, String>),
+        (environment, modules): (&Arc<Environment>, &BTreeMap<String, String>),
         site: &Site,
         teller: &Teller,
     ) -> Result<(Failures, Scan), EnvironmentsError> {
         teller.phase(Phase::Checking, "");
-        let environment = Arc::new(Environment::open(&self.places.tree(tree))?);
         let asked: BTreeSet<&str> = judge::asked(&plan.requirements)
             .map(crate::packages::PackageName::as_str)
             .collect();
@@ -381,8 +341,9 @@ impl Inner {
             caps: self.caps,
         };
         let packages = environment.site_packages();
+        let environment = (site.job_id("check"), Arc::clone(environment));
         let failures = checker
-            .imports((site.job_id("check"), environment), modules, &asked, teller)
+            .imports(environment, modules, &asked, teller)
             .await?;
         let scan = scan::scan(&self.jobs, &self.settings, (site, &packages), teller).await?;
         Ok((failures, scan))
@@ -397,50 +358,6 @@ impl Inner {
             size: format!("{} of downloads", show_size(bytes)),
             most: show_size(most),
         })
-    }
-}
-
-/// A tree that has its name and did not pass its checks yet. Dropped, it is removed: it never counted.
-struct Unchecked {
-    engine: Arc<dyn Engine>,
-    places: Places,
-    tree: String,
-    /// Nobody else makes it until it is gone.
-    sole: Option<Sole>,
-}
-
-impl Unchecked {
-    /// It has passed.
-    fn keep(mut self) {
-        self.sole = None;
-    }
-
-    /// As dropping it, but waits.
-    async fn remove(mut self) {
-        if let Some(sole) = self.sole.take() {
-            self.removal(sole).await;
-        }
-    }
-
-    fn removal(&self, sole: Sole) -> impl Future<Output = ()> + Send + 'static {
-        let (engine, tree) = (Arc::clone(&self.engine), self.tree.clone());
-        let directory = self.places.tree(&tree);
-        async move {
-            engine.release(&tree).await;
-            let removed = blocking(move || std::fs::remove_dir_all(directory)).await;
-            if let Err(error) = removed {
-                tracing::warn!(%error, tree, "what did not pass its checks is removed later");
-            }
-            drop(sole);
-        }
-    }
-}
-
-impl Drop for Unchecked {
-    fn drop(&mut self) {
-        if let Some(sole) = self.sole.take() {
-            self.places.remove_later(self.removal(sole));
-        }
     }
 }
 

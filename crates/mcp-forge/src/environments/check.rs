@@ -105,25 +105,31 @@ impl Checker<'_> {
                 report.outcome.name()
             )));
         }
-        // From inside: only names of ours go on, and texts that are cut.
-        let mut failures = Failures::new();
-        for name in names {
-            if let Some(reason) = report.result.get(name).and_then(Value::as_str) {
-                failures.insert(name.clone(), reason.chars().take(300).collect());
-            }
+        verdict(&names, &report.result, |name| {
+            let from = modules.get(name);
+            from.is_some_and(|from| asked_for.contains(from.as_str()))
+        })
+    }
+}
+
+/// What a report from inside means: only names of ours go on, and texts that are cut.
+fn verdict(
+    names: &[&String],
+    report: &Value,
+    must_import: impl Fn(&str) -> bool,
+) -> Result<Failures, EnvironmentsError> {
+    let mut failures = Failures::new();
+    for name in names {
+        if let Some(reason) = report.get(name).and_then(Value::as_str) {
+            failures.insert((*name).clone(), reason.chars().take(300).collect());
         }
-        let broken = failures.iter().find(|(name, _)| {
-            modules
-                .get(*name)
-                .is_some_and(|from| asked_for.contains(from.as_str()))
-        });
-        match broken {
-            Some((name, reason)) => Err(EnvironmentsError::Import(format!(
-                "`import {name}` raised {}",
-                clipped(reason)
-            ))),
-            None => Ok(failures),
-        }
+    }
+    match failures.iter().find(|(name, _)| must_import(name)) {
+        Some((name, reason)) => Err(EnvironmentsError::Import(format!(
+            "`import {name}` raised {}",
+            clipped(reason)
+        ))),
+        None => Ok(failures),
     }
 }
 

@@ -1,9 +1,6 @@
 //! One run of `uv` in a job, its way to the index, and how far it is.
 
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::interval;
 
@@ -38,14 +35,6 @@ const SIGXFSZ: i32 = 25;
 /// Between two looks at how many bytes have come.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Between two looks at how much was unpacked.
-const LOOK_AT_DISK: Duration = Duration::from_millis(500);
-
-/// What a build may write, in sizes of what may come of it: unpacked, linked to where it is installed,
-/// and compiled. A little in any case.
-const GROWTH: u64 = 3;
-const LEAST_GROWTH: u64 = 64 << 20;
-
 /// What runs jobs for one build.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Runner<'a> {
@@ -75,32 +64,15 @@ impl Runner<'_> {
         asked: Asked,
         failed: fn(String) -> EnvironmentsError,
     ) -> Result<Said, EnvironmentsError> {
-        let spec = JobSpec {
-            id,
-            program: JobProgram::Tool(self.program.to_owned()),
-            arguments: asked.arguments,
-            variables: asked.variables,
-            files: asked.files,
-            trees: self
-                .settings
-                .wheel_directory
-                .iter()
-                .map(|directory| (directory.clone(), uv::WHEELS.to_owned()))
-                .collect(),
-            build: self.places.writable().to_owned(),
-            python: Some(self.interpreter.to_owned()),
-            limits: self.limits(),
-        };
         let Job {
             stdout,
             stderr,
             gateway: listener,
             control,
             ..
-        } = self.jobs.start(spec).await?;
+        } = self.jobs.start(self.spec(id, asked)).await?;
         let gateway = Gateway::new(self.destinations(), HOSTS_KEY, self.gateway_limits());
         let traffic = gateway.traffic();
-        let began = SystemTime::now();
         let work = async { tokio::join!(keep(stdout), self.follow(stderr), control.finish()) };
         let (said, complained, ending) = tokio::select! {
             done = work => done,
@@ -109,7 +81,6 @@ impl Runner<'_> {
                 return Err(failed(format!("the way to the index broke: {error}")));
             }
             () = self.watch(Arc::clone(&traffic)) => return Err(failed("it was not watched".to_owned())),
-            () = self.until_too_large(began) => return Err(self.too_large()),
         };
         match ending.cause {
             JobEnd::Exited(0) => Ok(Said { stdout: said }),
@@ -122,7 +93,10 @@ impl Runner<'_> {
                 let limit = self.settings.max_build_time.as_secs();
                 Err(EnvironmentsError::TimedOut(limit))
             }
-            JobEnd::TooLarge | JobEnd::Signaled(SIGXFSZ) => Err(self.too_large()),
+            JobEnd::TooLarge | JobEnd::Signaled(SIGXFSZ) => Err(EnvironmentsError::TooLarge {
+                size: "more".to_owned(),
+                most: show_size(self.settings.max_bytes),
+            }),
             JobEnd::OutOfMemory => Err(failed(format!(
                 "uv needed more than {} of memory",
                 show_size(MEMORY)
@@ -136,20 +110,34 @@ impl Runner<'_> {
         }
     }
 
+    fn spec(&self, id: String, asked: Asked) -> JobSpec {
+        let wheels = self.settings.wheel_directory.iter();
+        JobSpec {
+            id,
+            program: JobProgram::Tool(self.program.to_owned()),
+            arguments: asked.arguments,
+            variables: asked.variables,
+            files: asked.files,
+            trees: wheels
+                .map(|directory| (directory.clone(), uv::WHEELS.to_owned()))
+                .collect(),
+            build: self.places.writable().to_owned(),
+            python: Some(self.interpreter.to_owned()),
+            limits: self.limits(),
+        }
+    }
+
     /// What the resolver wrote, if it is no larger than any lock may be.
     ///
     /// # Errors
     ///
     /// It wrote none, or one that is too large.
     pub(super) async fn lock_text(&self, site: &Site) -> Result<String, EnvironmentsError> {
-        let new = site.staging().join("pylock.toml");
-        let bytes = tokio::task::spawn_blocking(move || read_regular(&new)).await;
-        let problem = match bytes {
-            Ok(Ok(bytes)) => match String::from_utf8(bytes) {
+        let problem = match site.read("pylock.toml", MAX_LOCK_BYTES as u64).await {
+            Ok(bytes) => match String::from_utf8(bytes) {
                 Ok(text) => return Ok(text),
                 Err(_) => "it is no text".to_owned(),
             },
-            Ok(Err(error)) => error.to_string(),
             Err(error) => error.to_string(),
         };
         Err(EnvironmentsError::Resolve(format!(
@@ -166,7 +154,7 @@ impl Runner<'_> {
             pids: PIDS,
             wall: self.settings.max_build_time,
             file_bytes: self.settings.max_bytes,
-            build_bytes: u64::MAX,
+            build_bytes: disk(self.settings),
         }
     }
 
@@ -225,32 +213,16 @@ impl Runner<'_> {
         }
     }
 
-    /// Looks at what is unpacked: each file of it may be small, and the archive that it comes from.
-    async fn until_too_large(&self, began: SystemTime) {
-        let builds = self.settings.max_concurrent_builds as u64;
-        let most = self.settings.max_bytes.saturating_mul(GROWTH);
-        let most = most.max(LEAST_GROWTH).saturating_mul(builds.max(1));
-        loop {
-            tokio::time::sleep(LOOK_AT_DISK).await;
-            let places = self.places.clone();
-            let look = tokio::task::spawn_blocking(move || places.has_grown(began, most));
-            if matches!(look.await, Ok(true)) {
-                return;
-            }
-        }
-    }
-
-    fn too_large(&self) -> EnvironmentsError {
-        EnvironmentsError::TooLarge {
-            size: "more".to_owned(),
-            most: show_size(self.settings.max_bytes),
-        }
-    }
-
     /// Says that a phase begins.
     pub(super) fn phase(&self, phase: Phase) {
         self.teller.phase(phase, "");
     }
+}
+
+/// Bytes of disk that jobs may take: each build's wheels as they come, unpacked and copied.
+pub(super) fn disk(settings: &EnvironmentSettings) -> u64 {
+    let builds = settings.max_concurrent_builds as u64;
+    settings.max_bytes.saturating_mul(3).saturating_mul(builds)
 }
 
 async fn keep(mut output: JobOutput) -> Vec<String> {
@@ -295,20 +267,4 @@ fn explain(complained: &[String], traffic: &Traffic) -> String {
         text.push_str(" (more was downloaded than one build may)");
     }
     text
-}
-
-/// Reads a file that a job wrote: a regular one, never a link, and not more than a lock has.
-fn read_regular(path: &std::path::Path) -> std::io::Result<Vec<u8>> {
-    use std::io::Read;
-
-    use rustix::fs::{Mode, OFlags};
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = std::fs::File::from(rustix::fs::open(path, flags, Mode::empty())?);
-    if !file.metadata()?.is_file() {
-        return Err(std::io::Error::other("it is no file"));
-    }
-    let mut bytes = Vec::new();
-    let most = MAX_LOCK_BYTES as u64;
-    file.take(most + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }

@@ -24,11 +24,7 @@ impl Environments {
         let left = tokio::task::spawn_blocking(move || places.remove_left()).await;
         let left = left.unwrap_or_else(|error| Err(std::io::Error::other(error)));
         left.map_err(|error| inner.cannot(error))?;
-        if inner
-            .places
-            .published()
-            .is_ok_and(|published| published.is_empty())
-        {
+        if !inner.places.are_begun() {
             // Without environments the store is not even made.
             return Ok(());
         }
@@ -49,10 +45,13 @@ impl Environments {
 
 impl Inner {
     async fn age(&self, record: &EnvironmentRecord) -> Result<(), EnvironmentsError> {
-        let unused = Duration::from_millis(now_ms().saturating_sub(record.used_ms).unsigned_abs());
+        let unused = now_ms().saturating_sub(record.used_ms);
+        // A use in the future was noted by a clock that was wrong: it is no old one.
+        let unused = Duration::from_millis(u64::try_from(unused).unwrap_or(0));
         let event = if unused >= self.settings.delete_after {
-            let (principal, name) = (&record.principal, &record.name);
-            self.store.remove_environment(principal, name).await?;
+            if !self.store.forget_environment(record).await? {
+                return Ok(());
+            }
             "environment.forgotten"
         } else if unused >= self.settings.archive_after
             && record.archived_ms.is_none()
@@ -81,7 +80,7 @@ impl Inner {
             Ok(true) => tracing::debug!(tree, "an environment that no name needs is removed"),
             Ok(false) => {}
             Err(error) => {
-                tracing::warn!(%error, tree, "an environment that no name needs could not be removed")
+                tracing::warn!(%error, tree, "an environment that no name needs could not be removed");
             }
         }
     }

@@ -20,15 +20,17 @@ pub mod gateway;
 mod jobs;
 mod judge;
 mod lifecycle;
+mod naming;
 mod places;
+mod plan;
 mod progress;
 mod scan;
 mod tree;
 mod uv;
 mod view;
 
-pub use build::BuildRequest;
 pub use error::{EnvironmentsError, Refusal};
+pub use plan::BuildRequest;
 pub use progress::{Phase, Progress, Teller};
 pub use scan::{Finding, Scan};
 pub use view::{Built, EnvironmentView, Listed, TemplateView};
@@ -36,16 +38,12 @@ pub use view::{Built, EnvironmentView, Listed, TemplateView};
 use crate::{
     audit::{Audit, fields},
     config::{Config, EnvironmentSettings, OutputCaps},
-    engine::{
-        Engine, Environment,
-        native::{PythonSearch, find_python, job::Jobs},
-    },
+    engine::{Engine, Environment, native::job::Jobs},
     limits::Limits,
     names::Principal,
-    packages::{EnvironmentName, Lock, PythonVersion},
-    store::{BuildLimit, EnvironmentRecord, Store, now_ms},
+    packages::{EnvironmentName, PackageName},
+    store::{Approval, EnvironmentRecord, Store},
 };
-use build::{Made, Plan, milliseconds};
 use places::Places;
 
 /// For how long a name means what it meant, without another look at the store.
@@ -200,7 +198,7 @@ impl Environments {
     ) -> Result<Built, EnvironmentsError> {
         let inner = &self.inner;
         let record = inner.record(principal.as_str(), name).await?;
-        let request = inner.request_of(&record)?;
+        let request = Inner::request_of(&record)?;
         self.build_as((principal.as_str(), principal), &request, (teller, true))
             .await
     }
@@ -240,16 +238,19 @@ impl Environments {
             Selection::Custom(name) => inner.record(owner, name).await?,
             Selection::Template(name) => self.template(principal, name, teller).await?,
         };
-        let tree = inner.places.tree(&record.tree);
         if record.archived_ms.is_some() || !inner.places.has(&record.tree) {
-            self.restore((owner, principal), record, teller).await?;
-        } else {
-            inner
-                .store
-                .use_environment(owner, selection.name().as_str())
-                .await?;
+            let lease = self.restore(principal, &record, teller).await?;
+            if inner.store.revive_environment(&record).await? {
+                inner.remember(key, &lease);
+            }
+            // Else the name was given anew or taken away meanwhile: this call has what it named.
+            return Ok(lease);
         }
-        let environment = Arc::new(Environment::open(&tree)?);
+        inner
+            .store
+            .use_environment(owner, selection.name().as_str())
+            .await?;
+        let environment = Arc::new(Environment::open(&inner.places.tree(&record.tree))?);
         inner.remember(key, &environment);
         Ok(environment)
     }
@@ -275,12 +276,14 @@ impl Environments {
                 "success": true,
             })),
         )?;
-        inner
+        let removed = inner
             .store
             .remove_environment(principal.as_str(), name.as_str())
             .await?;
         inner.forget(principal.as_str(), name);
-        inner.collect(&record.tree).await;
+        // It may have been given anew since it was looked at.
+        let tree = removed.map_or(record.tree, |removed| removed.tree);
+        inner.collect(&tree).await;
         Ok(())
     }
 
@@ -296,7 +299,7 @@ impl Environments {
     /// The store or the audit log failed; nothing more is approved.
     pub async fn approve(
         &self,
-        packages: &[crate::packages::PackageName],
+        packages: &[PackageName],
         by: &str,
     ) -> Result<(), EnvironmentsError> {
         for package in packages {
@@ -314,11 +317,7 @@ impl Environments {
     /// # Errors
     ///
     /// The store or the audit log failed; it stands.
-    pub async fn revoke(
-        &self,
-        package: &crate::packages::PackageName,
-        by: &str,
-    ) -> Result<bool, EnvironmentsError> {
+    pub async fn revoke(&self, package: &PackageName, by: &str) -> Result<bool, EnvironmentsError> {
         self.inner.audit.record(
             "environment.revoked",
             fields(json!({"package": package.as_str(), "by": by, "success": true})),
@@ -331,175 +330,8 @@ impl Environments {
     /// # Errors
     ///
     /// [`EnvironmentsError::Store`].
-    pub async fn approvals(&self) -> Result<Vec<crate::store::Approval>, EnvironmentsError> {
+    pub async fn approvals(&self) -> Result<Vec<Approval>, EnvironmentsError> {
         Ok(self.inner.store.approvals().await?)
-    }
-
-    /// Builds what a template says today, unless that is there.
-    async fn template(
-        &self,
-        principal: &Principal,
-        name: &EnvironmentName,
-        teller: &Teller,
-    ) -> Result<EnvironmentRecord, EnvironmentsError> {
-        let inner = &self.inner;
-        let request = inner.request_of_template(name)?;
-        if let Some(record) = inner.store.environment(EVERYBODY, name.as_str()).await? {
-            let plan = inner.plan(&request).await?;
-            if plan.fingerprint(inner) == record.request {
-                return Ok(record);
-            }
-        }
-        self.build_as((EVERYBODY, principal), &request, (teller, false))
-            .await?;
-        inner.record(EVERYBODY, name).await
-    }
-
-    async fn build_as(
-        &self,
-        (owner, principal): (&str, &Principal),
-        request: &BuildRequest,
-        (teller, is_anew): (&Teller, bool),
-    ) -> Result<Built, EnvironmentsError> {
-        let inner = &self.inner;
-        if !inner.settings.enabled {
-            return Err(EnvironmentsError::Disabled);
-        }
-        let began = Instant::now();
-        let plan = inner.plan(request).await?;
-        let who = (principal.as_str(), request.name.as_str());
-        let judged = inner.judge_request(&plan.requirements, who).await;
-        judged.inspect_err(|error| inner.record_refusal(who, error))?;
-        let fingerprint = plan.fingerprint(inner);
-        let known = match is_anew {
-            true => None,
-            false => inner.store.environment_of_request(&fingerprint).await?,
-        };
-        let known = known.and_then(|record| Lock::from_json(&record.lock).ok());
-        let is_there = known
-            .as_ref()
-            .is_some_and(|lock| inner.places.has(&lock.id()));
-        if !is_there {
-            inner.count(who).await?;
-        }
-        let pending = inner.audit.begin(
-            "environment.build",
-            fields(json!({
-                "principal": principal,
-                "environment": request.name.as_str(),
-                "template": request.template.as_ref().map(EnvironmentName::as_str),
-                "requested": build::shown(&plan.requirements),
-                "python": plan.python.to_string(),
-            })),
-        )?;
-        let made = match known {
-            Some(lock) if is_there => inner.found(lock, who).await,
-            known => inner.make((&plan, known), who, teller).await,
-        };
-        let made = match made {
-            Ok(made) => made,
-            Err(error) => {
-                pending.finish(fields(
-                    json!({"success": false, "error": error.to_string()}),
-                ))?;
-                inner.record_refusal(who, &error);
-                return Err(error);
-            }
-        };
-        let ended = fields(json!({
-            "success": true,
-            "tree": made.tree,
-            "cache_hit": made.cache_hit,
-            "packages": made.lock.packages().len(),
-            "bytes": made.size_bytes,
-        }));
-        let record = self
-            .name(
-                (owner, request),
-                (&plan, fingerprint),
-                &made,
-                milliseconds(began),
-            )
-            .await;
-        let record = match record {
-            Ok(record) => record,
-            Err(error) => {
-                // Without its name nobody finds what was made.
-                inner.collect(&made.tree).await;
-                return Err(error);
-            }
-        };
-        pending.finish(ended)?;
-        Ok(view::built(&record, made, began.elapsed()))
-    }
-
-    /// Gives the name to what was made.
-    async fn name(
-        &self,
-        (owner, request): (&str, &BuildRequest),
-        (plan, fingerprint): (&Plan, String),
-        made: &Made,
-        build_ms: u64,
-    ) -> Result<EnvironmentRecord, EnvironmentsError> {
-        let inner = &self.inner;
-        let before = inner
-            .store
-            .environment(owner, request.name.as_str())
-            .await?;
-        let now = now_ms();
-        let record = EnvironmentRecord {
-            principal: owner.to_owned(),
-            name: request.name.to_string(),
-            tree: made.tree.clone(),
-            description: request.description.clone(),
-            template: request.template.as_ref().map(ToString::to_string),
-            requested: request.packages.iter().map(ToString::to_string).collect(),
-            request: fingerprint,
-            python: plan.python.to_string(),
-            lock: made.lock.to_json(),
-            size_bytes: made.size_bytes,
-            build_ms,
-            created_ms: before.as_ref().map_or(now, |before| before.created_ms),
-            built_ms: now,
-            used_ms: now,
-            archived_ms: None,
-        };
-        inner.store.put_environment(&record).await?;
-        inner.forget(owner, &request.name);
-        if let Some(before) = before.filter(|before| before.tree != record.tree) {
-            inner.collect(&before.tree).await;
-        }
-        Ok(record)
-    }
-
-    /// Installs again what was archived, from its lock.
-    async fn restore(
-        &self,
-        (owner, principal): (&str, &Principal),
-        record: EnvironmentRecord,
-        teller: &Teller,
-    ) -> Result<(), EnvironmentsError> {
-        let inner = &self.inner;
-        let lock = Lock::from_json(&record.lock)
-            .map_err(|error| EnvironmentsError::Lock(error.to_string()))?;
-        let request = inner.request_of(&record)?;
-        let plan = inner.plan(&request).await?;
-        let who = (principal.as_str(), record.name.as_str());
-        let made = if inner.places.has(&record.tree) {
-            inner.found(lock, who).await?
-        } else {
-            inner.count(who).await?;
-            inner.make((&plan, Some(lock)), who, teller).await?
-        };
-        let fingerprint = record.request.clone();
-        self.name(
-            (owner, &request),
-            (&plan, fingerprint),
-            &made,
-            record.build_ms,
-        )
-        .await?;
-        Ok(())
     }
 }
 
@@ -549,155 +381,6 @@ impl Inner {
     ) -> Result<EnvironmentRecord, EnvironmentsError> {
         let record = self.store.environment(owner, name.as_str()).await?;
         record.ok_or_else(|| EnvironmentsError::Unknown(name.to_string()))
-    }
-
-    /// What led to a record.
-    fn request_of(&self, record: &EnvironmentRecord) -> Result<BuildRequest, EnvironmentsError> {
-        let damaged =
-            |what: String| EnvironmentsError::Lock(format!("its record is damaged: {what}"));
-        let packages = record.requested.iter().map(|text| {
-            crate::packages::Requirement::parse(text).map_err(|error| damaged(error.to_string()))
-        });
-        let name =
-            |text: &str| EnvironmentName::parse(text).map_err(|error| damaged(error.to_string()));
-        Ok(BuildRequest {
-            name: name(&record.name)?,
-            template: record.template.as_deref().map(name).transpose()?,
-            packages: packages.collect::<Result<_, _>>()?,
-            python: PythonVersion::parse(&record.python).ok(),
-            description: record.description.clone(),
-        })
-    }
-
-    fn request_of_template(
-        &self,
-        name: &EnvironmentName,
-    ) -> Result<BuildRequest, EnvironmentsError> {
-        let template = self.template_named(name)?;
-        Ok(BuildRequest {
-            name: name.clone(),
-            template: Some(name.clone()),
-            packages: Vec::new(),
-            python: None,
-            description: template.description.clone(),
-        })
-    }
-
-    fn template_named(
-        &self,
-        name: &EnvironmentName,
-    ) -> Result<&crate::packages::Template, EnvironmentsError> {
-        let templates = &self.settings.templates;
-        templates.get(name).ok_or_else(|| {
-            let known: Vec<String> = templates
-                .iter()
-                .map(|(name, _)| format!("`{name}`"))
-                .collect();
-            EnvironmentsError::UnknownTemplate {
-                name: name.to_string(),
-                known: known.join(", "),
-            }
-        })
-    }
-
-    /// Puts together what a request asks for, and finds the interpreter for it.
-    async fn plan(&self, request: &BuildRequest) -> Result<Plan, EnvironmentsError> {
-        let template = request.template.as_ref();
-        let template = template.map(|name| self.template_named(name)).transpose()?;
-        let from_template = template.iter().flat_map(|template| &template.packages);
-        let requirements = build::merged(from_template.chain(&request.packages).cloned());
-        let most = self.settings.max_packages;
-        let field = |message: String| EnvironmentsError::Field {
-            field: "packages",
-            message,
-        };
-        if requirements.is_empty() {
-            return Err(field(
-                "`packages` is empty; name at least one package, for example \"numpy>=2\", or a template.".to_owned(),
-            ));
-        }
-        if requirements.len() > most {
-            return Err(field(format!(
-                "`packages` has {} packages, more than the {most} that `environment_builder.max_packages` allows; leave out what others need anyway.",
-                requirements.len()
-            )));
-        }
-        let (python, interpreter) = self.interpreter(request.python).await?;
-        Ok(Plan {
-            requirements,
-            python,
-            interpreter,
-        })
-    }
-
-    async fn interpreter(
-        &self,
-        wanted: Option<PythonVersion>,
-    ) -> Result<(PythonVersion, PathBuf), EnvironmentsError> {
-        let version = |(_, minor, _): (u32, u32, u32)| PythonVersion::parse(&format!("3.{minor}"));
-        let own = self.jobs.python(None).await?;
-        let has =
-            version(own.version).map_err(|error| EnvironmentsError::Python(error.to_string()))?;
-        let Some(wanted) = wanted.filter(|wanted| *wanted != has) else {
-            return Ok((has, own.executable));
-        };
-        let uv = uv::find(self.settings.uv.as_deref()).ok();
-        let search = PythonSearch {
-            // It was asked above, and is another version.
-            configured: None,
-            paths: &self.settings.python_paths,
-            uv: uv.as_deref(),
-            may_download: self.settings.python_downloads,
-        };
-        let found = find_python((3, wanted.minor()), search).await;
-        found
-            .map(|python| (wanted, python.executable))
-            .map_err(|error| EnvironmentsError::Python(error.to_string()))
-    }
-
-    /// A tree that is there, for a lock that is still allowed.
-    async fn found(&self, lock: Lock, who: (&str, &str)) -> Result<Made, EnvironmentsError> {
-        self.judge_lock(&lock, who).await?;
-        let tree = lock.id();
-        self.made(lock, tree, (true, Default::default(), Scan::default()))
-    }
-
-    async fn count(&self, who: (&str, &str)) -> Result<(), EnvironmentsError> {
-        let rate = self.settings.rate;
-        let limit = BuildLimit {
-            builds: rate.requests,
-            period_ms: i64::try_from(rate.period.as_millis()).unwrap_or(i64::MAX),
-        };
-        match self.store.count_build(who, limit).await? {
-            Ok(()) => Ok(()),
-            Err(wait_ms) => Err(EnvironmentsError::TooManyBuilds {
-                builds: rate.requests,
-                period_s: rate.period.as_secs(),
-                wait_s: wait_ms.unsigned_abs().div_ceil(1000),
-            }),
-        }
-    }
-
-    /// What the rules refuse is in the audit log with the rule's name.
-    fn record_refusal(&self, (principal, name): (&str, &str), error: &EnvironmentsError) {
-        let refusals = match error {
-            EnvironmentsError::Refused(refusals) | EnvironmentsError::NeedsApproval(refusals) => {
-                refusals
-            }
-            _ => return,
-        };
-        for refusal in refusals {
-            let told = fields(json!({
-                "principal": principal,
-                "environment": name,
-                "package": refusal.package,
-                "rule": refusal.rule,
-                "success": false,
-            }));
-            if let Err(error) = self.audit.record("security.violation", told) {
-                tracing::error!(%error, "a refusal is missing from the audit log");
-            }
-        }
     }
 
     fn cannot(&self, source: std::io::Error) -> EnvironmentsError {

@@ -5,23 +5,30 @@
 //! DATA/environments/new-<build>/  a build's files, taken from the job and not looked at yet
 //! DATA/environments/building/     one lock for each build that runs, one for each tree that is made
 //! UV/cache/                       uv's own, shared by all builds
-//! UV/staging-<build>/             what a job writes
+//! UV/staging-<data>-<build>/      what a job writes; several data directories may share one UV
 //! ```
 //!
 //! A build holds the lock of its name for as long as it lives, so that what a killed server leaves
 //! is known to be garbage. A tree gets its hash by a rename, as a whole, and counts only once it was
 //! checked as well.
+//!
+//! `UV` belongs to the jobs: a hostile one can move what is in it and leave links in its place, while
+//! this server is root. So a build's directory is reached by its descriptor, never by its path.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
-    io,
+    io::{self, Read},
     os::{
-        fd::AsRawFd,
-        unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+        fd::{AsRawFd, OwnedFd},
+        unix::{
+            ffi::OsStrExt,
+            fs::{DirBuilderExt, OpenOptionsExt},
+        },
     },
     path::{Path, PathBuf},
+    sync::Arc,
     thread,
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use rustix::{
@@ -29,6 +36,8 @@ use rustix::{
     io::Errno,
     rand::{GetRandomFlags, getrandom},
 };
+
+use sha2::{Digest, Sha256};
 use tokio_util::task::TaskTracker;
 
 use crate::engine::native::job::hand_over;
@@ -36,14 +45,15 @@ use crate::engine::native::job::hand_over;
 /// Between two looks at whether another build of the same tree is done.
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// A file in a tree that has passed all checks.
+/// A file in a tree that has passed all checks: what they found.
 const CHECKED: &str = "checked";
 
-/// How the names of builds' directories begin, and in `uv`'s cache those of what is being unpacked and of
-/// what was.
+/// Bytes that are read of it.
+const MOST_FOUND: u64 = 1 << 20;
+
+/// How the names of builds' directories begin, and in `uv`'s cache those of what is being unpacked.
 const STAGING: &str = "staging-";
 const UNFINISHED: &str = ".tmp";
-const ARCHIVES: &str = "archive-v";
 
 /// How often it is tried to remove what a killed job wrote.
 const TRIES: usize = 40;
@@ -57,6 +67,8 @@ const ROOM: u64 = 8 << 20;
 pub(super) struct Places {
     trees: PathBuf,
     uv: PathBuf,
+    /// What the names of this data directory's builds begin with.
+    staging: String,
     /// Removals of what builds leave, which a server that ends waits for.
     removals: TaskTracker,
 }
@@ -66,21 +78,39 @@ pub(super) struct Places {
 pub(super) struct Site {
     places: Places,
     name: String,
-    _alive: File,
+    /// What the job writes.
+    staging: Arc<OwnedFd>,
+    alive: Option<Sole>,
 }
 
-/// The right to make one tree.
+/// The right to make one tree, or to call oneself by one name.
 #[derive(Debug)]
 pub(super) struct Sole(
-    #[expect(dead_code, reason = "the kernel lets go of the lock with it")] File,
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "the kernel lets go of the lock with it")
+    )]
+    File,
 );
+
+/// A tree that has its name and has not passed its checks, which nobody else makes meanwhile.
+/// Dropped, it is removed.
+#[derive(Debug)]
+pub(super) struct Unchecked {
+    directory: PathBuf,
+    places: Places,
+    sole: Option<Sole>,
+}
 
 impl Places {
     pub(super) fn new(data_dir: &Path, uv: &Path) -> Self {
+        let whose = Sha256::digest(data_dir.as_os_str().as_bytes());
+        let [first, second, third, fourth, ..] = <[u8; 32]>::from(whose);
         Self {
             trees: data_dir.join("environments"),
             uv: uv.to_owned(),
             removals: TaskTracker::new(),
+            staging: format!("{STAGING}{first:02x}{second:02x}{third:02x}{fourth:02x}-"),
         }
     }
 
@@ -91,39 +121,16 @@ impl Places {
         self.removals.wait().await;
     }
 
-    /// Where a tree lies, or would.
-    pub(super) fn tree(&self, id: &str) -> PathBuf {
-        self.trees.join(id)
+    /// Removes thousands of files: not on a thread that serves others.
+    fn in_background(&self, remove: impl FnOnce() + Send + 'static) {
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(self.removals.spawn_blocking_on(remove, &runtime)),
+            Err(_) => remove(),
+        }
     }
 
-    /// Whether the builds that run have written more than this since then. Of the cache only what is
-    /// unpacked is looked at: the rest came through the gateway, which counts.
-    pub(super) fn has_grown(&self, since: SystemTime, most: u64) -> bool {
-        let cache = self.uv.join("cache");
-        let is_new = |path: &PathBuf| {
-            let changed = fs::symlink_metadata(path).map(|found| found.ctime());
-            let since = since
-                .duration_since(SystemTime::UNIX_EPOCH)
-                .unwrap_or_default();
-            changed
-                .is_ok_and(|changed| u64::try_from(changed).is_ok_and(|at| at >= since.as_secs()))
-        };
-        let below = |directory: PathBuf, start: &'static str| {
-            let is_directory = fs::symlink_metadata(&directory).is_ok_and(|found| found.is_dir());
-            let names = is_directory.then(|| names(&directory).unwrap_or_default());
-            let names = names.into_iter().flatten();
-            let names = names.filter(move |name| name.starts_with(start));
-            names.map(move |name| directory.join(name))
-        };
-        let archives = below(cache.clone(), ARCHIVES).flat_map(|archives| below(archives, ""));
-        let mut left = below(self.uv.clone(), STAGING)
-            .chain(below(cache, UNFINISHED))
-            .chain(archives.filter(is_new))
-            .collect();
-        takes_more_than(&mut left, most)
-    }
-
-    /// Removes what `uv` was killed over, once no build can be at it any more.
+    /// Removes what `uv` was killed over, once no build can be at it any more: whoever builds, for
+    /// whatever data directory, has a directory beside the cache.
     ///
     /// # Errors
     ///
@@ -140,11 +147,10 @@ impl Places {
         let mut unfinished = names(&cache)?;
         unfinished.retain(|name| name.starts_with(UNFINISHED));
         // Looked at after the list was made: who comes later has other names.
-        let is_busy = names(&self.building())?
+        if names(&self.uv)?
             .iter()
-            .filter_map(|name| name.strip_suffix(".lock"))
-            .any(|build| !is_id(build) && self.is_alive(build));
-        if is_busy {
+            .any(|name| name.starts_with(STAGING))
+        {
             return Ok(());
         }
         let mut removed = Ok(());
@@ -154,12 +160,9 @@ impl Places {
         removed
     }
 
-    /// Has something removed while nobody waits for it, but [`Self::settled`].
-    pub(super) fn remove_later(&self, removal: impl Future<Output = ()> + Send + 'static) {
-        // Without a runtime the next server's start does it.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            self.removals.spawn_on(removal, &runtime);
-        }
+    /// Where a tree lies, or would.
+    pub(super) fn tree(&self, id: &str) -> PathBuf {
+        self.trees.join(id)
     }
 
     /// What a job sees as its one writable directory.
@@ -170,6 +173,30 @@ impl Places {
     /// Whether a tree is published and has passed its checks.
     pub(super) fn has(&self, id: &str) -> bool {
         self.tree(id).join(CHECKED).is_file()
+    }
+
+    /// What was found in a tree when it was checked.
+    pub(super) fn found_in(&self, id: &str) -> Vec<u8> {
+        let mut found = Vec::new();
+        if let Ok(file) = File::open(self.tree(id).join(CHECKED)) {
+            // What cannot be read says nothing.
+            let _ = file.take(MOST_FOUND).read_to_end(&mut found);
+        }
+        found
+    }
+
+    /// Notes what another look at a tree found.
+    ///
+    /// # Errors
+    ///
+    /// The system's; what was noted stands.
+    pub(super) fn note(&self, id: &str, found: &[u8]) -> io::Result<()> {
+        note(&self.tree(id), found)
+    }
+
+    /// Whether anything was ever built here.
+    pub(super) fn are_begun(&self) -> bool {
+        self.trees.is_dir()
     }
 
     /// The trees that are published.
@@ -190,26 +217,31 @@ impl Places {
     ///
     /// # Errors
     ///
-    /// The system's; nothing is left.
+    /// The system's; what is left [`Self::remove_left`] removes.
     pub(super) fn begin(&self) -> io::Result<Site> {
         let cache = self.uv.join("cache");
         for directory in [&self.trees, &self.building(), &self.uv, &cache] {
             create(directory)?;
         }
         hand_over(&cache)?;
-        let mut bytes = [0_u8; 8];
-        getrandom(&mut bytes, GetRandomFlags::empty())?;
-        let name = format!("{:016x}", u64::from_be_bytes(bytes));
-        let alive = open_lock(&self.lock_of(&name))?;
-        rustix::fs::flock(&alive, FlockOperation::NonBlockingLockExclusive)?;
-        let site = Site {
+        let (name, alive) = loop {
+            let mut bytes = [0_u8; 8];
+            getrandom(&mut bytes, GetRandomFlags::empty())?;
+            let name = format!("{:016x}", u64::from_be_bytes(bytes));
+            if let Some(alive) = self.try_sole(&name)? {
+                break (name, alive);
+            }
+        };
+        let staging = self.uv.join(format!("{}{name}", self.staging));
+        create(&staging)?;
+        hand_over(&staging)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(Site {
             places: self.clone(),
             name,
-            _alive: alive,
-        };
-        create(&site.staging())?;
-        hand_over(&site.staging())?;
-        Ok(site)
+            staging: Arc::new(rustix::fs::open(&staging, flags, Mode::empty())?),
+            alive: Some(alive),
+        })
     }
 
     /// Waits for the right to make this tree: of all builds of all servers one has it.
@@ -242,46 +274,39 @@ impl Places {
         }
     }
 
-    /// Notes that a tree has passed its checks: from now on it may be used.
-    ///
-    /// # Errors
-    ///
-    /// The system's; it may not be used.
-    pub(super) fn pass(&self, id: &str) -> io::Result<()> {
-        let mark = File::create(self.tree(id).join(CHECKED))?;
-        mark.sync_all()
-    }
-
     /// Removes what builds left whose server is gone.
     ///
     /// # Errors
     ///
     /// The system's; the rest is left for the next time.
     pub(super) fn remove_left(&self) -> io::Result<()> {
-        for (directory, start) in [(&self.uv, STAGING), (&self.trees, "new-")] {
+        for (directory, start) in [(&self.uv, &*self.staging), (&self.trees, "new-")] {
             for name in names(directory)? {
                 if let Some(build) = name.strip_prefix(start)
                     && !self.is_alive(build)
                 {
-                    fs::remove_dir_all(directory.join(&name))?;
+                    gone(fs::remove_dir_all(directory.join(&name)))?;
                 }
             }
         }
         self.remove_unfinished()?;
         for name in names(&self.trees)? {
             // Removed and not gone, or published and never checked.
-            let is_left = name.starts_with(".removed-") || (is_id(&name) && !self.has(&name));
-            let id = name.trim_start_matches(".removed-");
-            if is_left && self.try_sole(id)?.is_some() {
-                fs::remove_dir_all(self.trees.join(&name))?;
+            let is_left = || name.starts_with(".removed-") || (is_id(&name) && !self.has(&name));
+            let id = name.strip_prefix(".removed-").unwrap_or(&name);
+            // It may have passed its checks between the first look and the lock.
+            if is_left()
+                && let Some(_sole) = self.try_sole(id)?
+                && is_left()
+            {
+                gone(fs::remove_dir_all(self.trees.join(&name)))?;
             }
         }
         for name in names(&self.building())? {
             if let Some(build) = name.strip_suffix(".lock")
-                && let Ok(lock) = OpenOptions::new().write(true).open(self.lock_of(build))
-                && rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok()
+                && let Some(_sole) = self.try_sole(build)?
             {
-                fs::remove_file(self.lock_of(build))?;
+                gone(fs::remove_file(self.lock_of(build)))?;
             }
         }
         Ok(())
@@ -308,14 +333,9 @@ impl Places {
 }
 
 impl Site {
-    /// What the job writes, as the server sees it.
-    pub(super) fn staging(&self) -> PathBuf {
-        self.places.uv.join(format!("staging-{}", self.name))
-    }
-
-    /// The same, as the job sees it.
+    /// What the job writes, as the job sees it.
     pub(super) fn staging_inside(&self) -> String {
-        format!("/build/staging-{}", self.name)
+        format!("/build/{}{}", self.places.staging, self.name)
     }
 
     /// A name for the jobs of this build.
@@ -323,11 +343,32 @@ impl Site {
         format!("build-{what}-{}", self.name)
     }
 
-    /// Takes what the job wrote below `name` out of its reach.
+    /// Reads a file that the job wrote: a regular one, never a link, and one byte more than `most` at
+    /// most.
     ///
     /// # Errors
     ///
-    /// The system's; nothing was moved.
+    /// The system's, or it is something else.
+    pub(super) async fn read(&self, name: &'static str, most: u64) -> io::Result<Vec<u8>> {
+        let staging = Arc::clone(&self.staging);
+        let read = tokio::task::spawn_blocking(move || {
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            let file = File::from(rustix::fs::openat(&*staging, name, flags, Mode::empty())?);
+            if !file.metadata()?.is_file() {
+                return Err(io::Error::other("it is no file"));
+            }
+            let mut bytes = Vec::new();
+            file.take(most + 1).read_to_end(&mut bytes)?;
+            Ok(bytes)
+        });
+        read.await.map_err(io::Error::other)?
+    }
+
+    /// Takes the directory that the job wrote as `name` out of its reach.
+    ///
+    /// # Errors
+    ///
+    /// The system's, or it is no directory; what was moved goes with the build.
     pub(super) fn take(&self, name: &str, to: &str) -> io::Result<PathBuf> {
         let new = self.new_tree();
         let target = new.join(to);
@@ -336,7 +377,11 @@ impl Site {
             .recursive(true)
             .mode(0o755)
             .create(target.parent().unwrap_or(&new))?;
-        fs::rename(self.staging().join(name), &target)?;
+        rustix::fs::renameat(&*self.staging, name, rustix::fs::CWD, &target)?;
+        // A link would lead whoever looks through it, as root, to wherever the job likes.
+        if !fs::symlink_metadata(&target)?.is_dir() {
+            return Err(io::Error::other("what was installed is no directory"));
+        }
         Ok(target)
     }
 
@@ -361,6 +406,13 @@ impl Site {
         }
     }
 
+    /// What the job of a build sees that is not to see other builds, nor the cache.
+    pub(super) fn own_directory(&self) -> PathBuf {
+        self.places
+            .uv
+            .join(format!("{}{}", self.places.staging, self.name))
+    }
+
     /// Where a tree grows before it is published.
     pub(super) fn new_tree(&self) -> PathBuf {
         self.places.trees.join(format!("new-{}", self.name))
@@ -371,7 +423,7 @@ impl Site {
     /// # Errors
     ///
     /// The system's; nothing is published.
-    pub(super) fn publish(&self, id: &str) -> io::Result<()> {
+    pub(super) fn publish(&self, id: &str, sole: Sole) -> io::Result<Unchecked> {
         let (new, tree) = (self.new_tree(), self.places.tree(id));
         // What a server left that was killed while it checked.
         if tree.exists() && !self.places.has(id) {
@@ -379,27 +431,69 @@ impl Site {
         }
         File::open(&new)?.sync_all()?;
         fs::rename(&new, &tree)?;
-        File::open(&self.places.trees)?.sync_all()
+        let unchecked = Unchecked {
+            places: self.places.clone(),
+            directory: tree,
+            sole: Some(sole),
+        };
+        File::open(&self.places.trees)?.sync_all()?;
+        Ok(unchecked)
     }
 }
 
 impl Drop for Site {
     fn drop(&mut self) {
-        // What cannot be removed now is removed by the next server's start.
-        let left = [self.staging(), self.new_tree()];
+        // What cannot be removed now is removed by the next server's start. Of a link, the link.
+        let left = [self.own_directory(), self.new_tree()];
         let lock = self.places.lock_of(&self.name);
+        let alive = self.alive.take();
         let places = self.places.clone();
-        let remove = move || {
+        self.places.in_background(move || {
             for directory in left {
                 remove_from_the_dying(|| fs::remove_dir_all(&directory));
             }
             let _ = fs::remove_file(lock);
             remove_from_the_dying(|| places.remove_unfinished());
-        };
-        // Thousands of files: not on a thread that serves others.
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => drop(self.places.removals.spawn_blocking_on(remove, &runtime)),
-            Err(_) => remove(),
+            drop(alive);
+        });
+    }
+}
+
+impl Unchecked {
+    /// Notes that the tree has passed its checks, and what was found: from now on it may be used.
+    ///
+    /// # Errors
+    ///
+    /// The system's; it is removed.
+    pub(super) fn pass(mut self, found: &[u8]) -> io::Result<()> {
+        note(&self.directory, found)?;
+        self.sole = None;
+        Ok(())
+    }
+
+    /// Removes the tree, and waits for it.
+    pub(super) async fn withdraw(mut self) {
+        let sole = self.sole.take();
+        let directory = std::mem::take(&mut self.directory);
+        let removed = tokio::task::spawn_blocking(move || {
+            let removed = fs::remove_dir_all(directory);
+            drop(sole);
+            removed
+        });
+        if let Ok(Err(error)) = removed.await {
+            tracing::warn!(%error, "what did not pass its checks is removed later");
+        }
+    }
+}
+
+impl Drop for Unchecked {
+    fn drop(&mut self) {
+        if let Some(sole) = self.sole.take() {
+            let directory = std::mem::take(&mut self.directory);
+            self.places.in_background(move || {
+                let _ = fs::remove_dir_all(directory);
+                drop(sole);
+            });
         }
     }
 }
@@ -414,24 +508,12 @@ fn remove_from_the_dying(remove: impl Fn() -> io::Result<()>) {
     }
 }
 
-/// Whether everything below these directories takes more. No link is followed.
-fn takes_more_than(left: &mut Vec<PathBuf>, most: u64) -> bool {
-    let mut taken = 0_u64;
-    while let Some(path) = left.pop() {
-        let Ok(found) = fs::symlink_metadata(&path) else {
-            continue;
-        };
-        // An empty file is not free either.
-        taken = taken.saturating_add(found.blocks().saturating_mul(512).max(4096));
-        if taken > most {
-            return true;
-        }
-        if found.is_dir() {
-            let entries = fs::read_dir(&path).into_iter().flatten().flatten();
-            left.extend(entries.map(|entry| entry.path()));
-        }
-    }
-    false
+/// Writes what was found in a tree, whole or not at all.
+fn note(tree: &Path, found: &[u8]) -> io::Result<()> {
+    let new = tree.join("checked.new");
+    fs::write(&new, found)?;
+    File::open(&new)?.sync_all()?;
+    fs::rename(new, tree.join(CHECKED))
 }
 
 /// Whether a directory's name is a lock's hash.
@@ -440,6 +522,14 @@ fn is_id(name: &str) -> bool {
         && name
             .bytes()
             .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// What another has removed meanwhile is as gone as it was to be.
+fn gone(removed: io::Result<()>) -> io::Result<()> {
+    removed.or_else(|error| match error.kind() {
+        io::ErrorKind::NotFound => Ok(()),
+        _ => Err(error),
+    })
 }
 
 fn create(directory: &Path) -> io::Result<()> {
@@ -459,6 +549,7 @@ fn open_lock(path: &Path) -> io::Result<File> {
 }
 
 fn is_same(lock: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
     let (Ok(ours), Ok(there)) = (lock.metadata(), fs::metadata(path)) else {
         return false;
     };
@@ -484,21 +575,86 @@ mod tests {
         (directory, places)
     }
 
+    fn staging(site: &Site) -> PathBuf {
+        let name = format!("{}{}", site.places.staging, site.name);
+        site.places.uv.join(name)
+    }
+
+    /// A job is hostile, and this server may be root: what it leaves in a directory's place is not
+    /// followed, and a directory that it has moved is still the build's.
+    #[tokio::test]
+    async fn links_that_a_job_leaves_lead_nowhere() {
+        let (directory, places) = places();
+        let elsewhere = directory.path().join("elsewhere");
+        for below in ["bin", "site"] {
+            fs::create_dir_all(elsewhere.join(below)).unwrap();
+        }
+        fs::write(elsewhere.join("pylock.toml"), "secret").unwrap();
+        let link = |to: &Path, from: PathBuf| std::os::unix::fs::symlink(to, from).unwrap();
+
+        let site = places.begin().unwrap();
+        link(&elsewhere, staging(&site).join("site"));
+        link(
+            &elsewhere.join("pylock.toml"),
+            staging(&site).join("pylock.toml"),
+        );
+        let error = site.take("site", "lib/site-packages").unwrap_err();
+        assert!(error.to_string().contains("no directory"), "{error}");
+        site.read("pylock.toml", 100).await.unwrap_err();
+
+        let site = places.begin().unwrap();
+        fs::rename(staging(&site), places.writable().join("moved")).unwrap();
+        link(&elsewhere, staging(&site));
+        site.take("site", "lib/site-packages").unwrap_err();
+        site.read("pylock.toml", 100).await.unwrap_err();
+        drop(site);
+        assert_eq!(names(&elsewhere).unwrap().len(), 3);
+    }
+
+    /// Whose lock is in another data directory is not dead.
+    #[test]
+    fn builds_of_another_data_directory_are_left_alone() {
+        let (directory, places) = places();
+        let alive = places.begin().unwrap();
+        let other = Places::new(&directory.path().join("other"), places.writable());
+        let _own = other.begin().unwrap();
+        other.remove_left().unwrap();
+        assert!(staging(&alive).exists());
+    }
+
+    /// Between the look and the lock another server may be done with it.
+    #[test]
+    fn what_is_being_checked_is_not_removed_as_left() {
+        let (_directory, places) = places();
+        let site = places.begin().unwrap();
+        fs::create_dir_all(site.new_tree()).unwrap();
+        let sole = places.try_sole(ID).unwrap().unwrap();
+        let unchecked = site.publish(ID, sole).unwrap();
+        places.remove_left().unwrap();
+        assert!(places.tree(ID).exists());
+        drop(unchecked);
+        assert!(!places.tree(ID).exists(), "dropped, it is removed");
+    }
+
     const ID: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 
     #[test]
     fn a_tree_is_published_whole_and_its_build_leaves_nothing() {
         let (_directory, places) = places();
         let site = places.begin().unwrap();
-        fs::create_dir(site.staging().join("site")).unwrap();
-        fs::write(site.staging().join("site/x.py"), "x").unwrap();
+        fs::create_dir(staging(&site).join("site")).unwrap();
+        fs::write(staging(&site).join("site/x.py"), "x").unwrap();
         site.take("site", "lib/python3.11/site-packages").unwrap();
-        site.publish(ID).unwrap();
+        let sole = places.try_sole(ID).unwrap().unwrap();
+        let unchecked = site.publish(ID, sole).unwrap();
         assert!(!places.has(ID));
-        places.pass(ID).unwrap();
+        places.remove_left().unwrap();
+        unchecked.pass(b"found").unwrap();
+        assert_eq!(places.found_in(ID), b"found");
         assert!(places.has(ID));
         assert_eq!(places.published().unwrap(), [ID]);
         drop(site);
+        places.remove_left().unwrap();
         assert!(
             places
                 .tree(ID)
@@ -514,16 +670,18 @@ mod tests {
         let (_directory, places) = places();
         let alive = places.begin().unwrap();
         let dead = places.begin().unwrap();
-        let staging = dead.staging();
+        let left = staging(&dead);
         fs::create_dir(dead.new_tree()).unwrap();
         // As a server that is killed: no drop, and the kernel lets go of the lock.
-        let Site { _alive: lock, .. } = &dead;
+        let Some(Sole(lock)) = &dead.alive else {
+            panic!("it is not alive")
+        };
         rustix::fs::flock(lock, FlockOperation::Unlock).unwrap();
         let new = dead.new_tree();
         std::mem::forget(dead);
         places.remove_left().unwrap();
-        assert!(!staging.exists() && !new.exists());
-        assert!(alive.staging().exists());
+        assert!(!left.exists() && !new.exists());
+        assert!(staging(&alive).exists());
         assert_eq!(names(&places.building()).unwrap().len(), 1);
     }
 
@@ -537,44 +695,6 @@ mod tests {
         assert!(waited.is_err(), "two made the same tree");
         drop(first);
         second.await.unwrap();
-    }
-
-    #[test]
-    fn what_was_being_unpacked_is_removed_once_no_build_is_at_it_and_no_link_is_followed() {
-        let (directory, places) = places();
-        let alive = places.begin().unwrap();
-        let cache = places.writable().join("cache");
-        fs::create_dir(cache.join(".tmpA")).unwrap();
-        fs::write(cache.join("kept"), "").unwrap();
-        places.remove_unfinished().unwrap();
-        assert_eq!(names(&cache).unwrap().len(), 2, "a build is at it");
-        drop(alive);
-        assert_eq!(names(&cache).unwrap(), ["kept"]);
-        let elsewhere = directory.path().join("elsewhere");
-        fs::create_dir_all(elsewhere.join(".tmpB")).unwrap();
-        fs::remove_dir_all(&cache).unwrap();
-        std::os::unix::fs::symlink(&elsewhere, &cache).unwrap();
-        places.remove_unfinished().unwrap_err();
-        assert!(elsewhere.join(".tmpB").exists());
-    }
-
-    #[test]
-    fn only_what_was_unpacked_since_then_counts() {
-        let (_directory, places) = places();
-        let site = places.begin().unwrap();
-        let archive = places.writable().join("cache/archive-v0/a");
-        fs::create_dir_all(&archive).unwrap();
-        fs::write(archive.join("f"), vec![1; 1 << 20]).unwrap();
-        let before = SystemTime::UNIX_EPOCH;
-        assert!(places.has_grown(before, 1 << 20));
-        assert!(!places.has_grown(before, 2 << 20));
-        let later = SystemTime::now() + Duration::from_secs(10);
-        assert!(!places.has_grown(later, 1 << 20), "it was there before");
-        fs::write(site.staging().join("f"), vec![1; 1 << 20]).unwrap();
-        assert!(
-            places.has_grown(later, 1 << 20),
-            "what is staged always counts"
-        );
     }
 
     #[test]

@@ -4,14 +4,13 @@
 //! packages shown read-only.
 
 use std::{
-    io::Read,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{
@@ -26,7 +25,7 @@ use crate::{
     text::clipped,
 };
 
-/// Bytes of a scanner's answer, which take many times as much once read; and findings of it that are told.
+/// Bytes of a scanner's answer, and findings of it that are told.
 const MOST_BYTES: u64 = 16 << 20;
 const MOST_TOLD: usize = 100;
 
@@ -48,7 +47,7 @@ os.symlink(sys.argv[1], '/tmp/cache/db')
 os.execv(sys.argv[2], sys.argv[2:])";
 
 /// What a scanner found.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Scan {
     /// Whether one looked.
     pub scanned: bool,
@@ -65,7 +64,7 @@ pub struct Scan {
 }
 
 /// A known vulnerability of an installed package.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
     /// `critical`, `high`, `medium`, `low` or `unknown`.
     pub severity: String,
@@ -73,6 +72,19 @@ pub struct Finding {
     pub package: String,
     /// For example `CVE-2026-1234`.
     pub id: String,
+}
+
+impl Scan {
+    /// To be kept beside what was scanned.
+    pub(super) fn to_json(&self) -> Vec<u8> {
+        // Texts and numbers only: this cannot fail.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// What was kept; what cannot be read says that nobody looked.
+    pub(super) fn from_json(kept: &[u8]) -> Self {
+        serde_json::from_slice(kept).unwrap_or_default()
+    }
 }
 
 /// Which program, and how it is asked.
@@ -139,17 +151,17 @@ pub(super) async fn scan(
     (site, packages): (&Site, &Path),
     teller: &Teller,
 ) -> Result<Scan, EnvironmentsError> {
-    let (kinds, is_demanded): (&[&Kind], bool) = match settings.scanner {
-        Scanner::Off => (&[], false),
-        Scanner::Auto => (&[&TRIVY, &GRYPE], false),
-        Scanner::Trivy => (&[&TRIVY], true),
-        Scanner::Grype => (&[&GRYPE], true),
+    let kinds: &[&Kind] = match settings.scanner {
+        Scanner::Off => &[],
+        Scanner::Auto => &[&TRIVY, &GRYPE],
+        Scanner::Trivy => &[&TRIVY],
+        Scanner::Grype => &[&GRYPE],
     };
     let found = kinds
         .iter()
         .find_map(|kind| Some((*kind, uv::on_path(kind.name)?)));
     let not_scanned = |reason: String| {
-        if is_demanded {
+        if is_demanded(settings) {
             Err(EnvironmentsError::Vulnerable(reason))
         } else {
             Ok(Scan {
@@ -171,6 +183,11 @@ pub(super) async fn scan(
     }
 }
 
+/// Whether the operator wants no environment that was not scanned.
+pub(super) const fn is_demanded(settings: &EnvironmentSettings) -> bool {
+    matches!(settings.scanner, Scanner::Trivy | Scanner::Grype)
+}
+
 async fn ask(
     jobs: &Jobs,
     kind: &Kind,
@@ -182,7 +199,6 @@ async fn ask(
         .filter(|database| database.is_dir())
         .ok_or("it has no database yet; run it once by hand")?;
     check_readable(&database)?;
-    let answer = site.staging().join("scan.json");
     let mut arguments: Vec<String> = ["-I", "-c", START, DATABASE, PROGRAM]
         .map(str::to_owned)
         .to_vec();
@@ -201,7 +217,7 @@ async fn ask(
             (packages.to_owned(), PACKAGES.to_owned()),
         ],
         // Not the directory of all builds: what reads hostile files is no place to reach the cache from.
-        build: site.staging(),
+        build: site.own_directory(),
         python: None,
         limits: JobLimits {
             memory_bytes: 4 << 30,
@@ -227,8 +243,12 @@ async fn ask(
             uv::complaint(&[complained])
         ));
     }
-    let read = tokio::task::spawn_blocking(move || read_answer(&answer)).await;
-    read.map_err(|error| error.to_string())?
+    let answer = site.read("scan.json", MOST_BYTES).await;
+    let answer = answer.map_err(|error| format!("it left no answer: {error}"))?;
+    if answer.len() as u64 > MOST_BYTES {
+        return Err("its answer is too long".to_owned());
+    }
+    serde_json::from_slice(&answer).map_err(|error| error.to_string())
 }
 
 fn cache_directory() -> Option<PathBuf> {
@@ -257,21 +277,6 @@ fn check_readable(database: &Path) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-fn read_answer(path: &Path) -> Result<Value, String> {
-    use rustix::fs::{Mode, OFlags};
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| error.to_string())?;
-    let mut bytes = Vec::new();
-    let read = std::fs::File::from(file)
-        .take(MOST_BYTES + 1)
-        .read_to_end(&mut bytes);
-    read.map_err(|error| error.to_string())?;
-    if bytes.len() as u64 > MOST_BYTES {
-        return Err("its answer is too long".to_owned());
-    }
-    serde_json::from_slice(&bytes).map_err(|error| error.to_string())
 }
 
 fn read_trivy(answer: &Value) -> Vec<Finding> {
@@ -347,7 +352,12 @@ fn summary(by: &str, mut findings: Vec<Finding>) -> Scan {
     }
 }
 
-fn judge(scan: Scan, refuse: RefuseSeverity) -> Result<Scan, EnvironmentsError> {
+/// Whether what was found is allowed.
+///
+/// # Errors
+///
+/// [`EnvironmentsError::Vulnerable`]: it is not.
+pub(super) fn judge(scan: Scan, refuse: RefuseSeverity) -> Result<Scan, EnvironmentsError> {
     let unwanted = match refuse {
         RefuseSeverity::Nothing => 0,
         RefuseSeverity::Critical => scan.critical,

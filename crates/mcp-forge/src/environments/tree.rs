@@ -29,7 +29,7 @@ const SET_ID_BITS: u32 = 0o6000;
 /// What a tree holds.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Summary {
-    /// Bytes of its files; one that is there twice under two names counts twice.
+    /// Bytes of its files.
     pub(super) bytes: u64,
     /// Its top-level modules, and the distribution that brought each: a normalised name.
     pub(super) modules: BTreeMap<String, String>,
@@ -91,6 +91,8 @@ impl Walk<'_> {
             }
             if found.is_dir() {
                 self.directory(&path, depth + 1)?;
+            } else if found.is_file() && found.nlink() > 1 {
+                return Err(self.forbidden(&path, "reachable under another name as well"));
             } else if found.is_file() {
                 self.bytes = self.bytes.saturating_add(found.size());
                 if self.bytes > self.most_bytes {
@@ -153,18 +155,15 @@ fn distribution_of(directory: &Path) -> Option<String> {
 /// The module that a line of RECORD, `path,hash,size`, belongs to.
 fn module_of(line: &str) -> Option<&str> {
     let path = line.split(',').next()?;
-    let module = match path.split_once('/') {
+    let module = if let Some((directory, rest)) = path.split_once('/') {
         // Data and metadata lie in directories whose names are none of a module.
-        Some((directory, rest)) => {
-            let is_code = Path::new(rest)
-                .extension()
-                .is_some_and(|extension| extension == "py" || extension == "so");
-            is_code.then_some(directory)?
-        }
-        None => {
-            let (stem, end) = path.split_once('.')?;
-            (end == "py" || end.ends_with("so")).then_some(stem)?
-        }
+        let is_code = Path::new(rest)
+            .extension()
+            .is_some_and(|extension| extension == "py" || extension == "so");
+        is_code.then_some(directory)?
+    } else {
+        let (stem, end) = path.split_once('.')?;
+        (end == "py" || end.ends_with("so")).then_some(stem)?
     };
     let is_name = |text: &str| {
         text.bytes()
@@ -232,6 +231,11 @@ mod tests {
         let error = look(root, 1000).unwrap_err().to_string();
         assert!(error.contains("changes its user"), "{error}");
         fs::remove_file(root.join("tool")).unwrap();
+        fs::write(root.join("one"), "x").unwrap();
+        fs::hard_link(root.join("one"), root.join("two")).unwrap();
+        let error = look(root, 1000).unwrap_err().to_string();
+        assert!(error.contains("under another name"), "{error}");
+        fs::remove_file(root.join("one")).unwrap();
         fs::create_dir_all(root.join("d/".repeat(70))).unwrap();
         assert!(
             look(root, 1000)

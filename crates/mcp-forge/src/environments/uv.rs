@@ -162,8 +162,14 @@ pub(super) fn sources(
     }
 }
 
-/// Asks to install a lock, each file from its own address and by its hash: no index has a say.
-pub(super) fn install(lock: &Lock, python: &str, staging: &str) -> Asked {
+/// Asks to install a lock, each file from its own address and by its hash: no index has a say. The
+/// indexes are named for their passwords, which their files may need as well.
+pub(super) fn install(
+    settings: &EnvironmentSettings,
+    lock: &Lock,
+    python: &str,
+    staging: &str,
+) -> Asked {
     let arguments = [
         "pip",
         "sync",
@@ -172,15 +178,16 @@ pub(super) fn install(lock: &Lock, python: &str, staging: &str) -> Asked {
         "pylock",
         "--target",
         &format!("{staging}/site"),
+        // A link would be one file under two names, and the cache's name is in reach of every later job.
         "--link-mode",
-        "hardlink",
+        "copy",
         // Nothing can be compiled later: the packages are read-only.
         "--compile-bytecode",
     ]
     .map(str::to_owned);
     Asked {
         arguments: with_common(arguments.to_vec(), python),
-        variables: base_variables(),
+        variables: index_variables(settings),
         files: vec![(PYLOCK.to_owned(), pylock(lock))],
     }
 }

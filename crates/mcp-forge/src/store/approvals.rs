@@ -7,6 +7,9 @@ use super::{Store, StoreError, column, now_ms};
 /// Requests that wait for an answer, at most: whoever asks is not trusted with more.
 const MOST_WAITING: i64 = 1_000;
 
+/// The same, of one principal: it leaves room for others.
+const MOST_OF_ONE: i64 = 100;
+
 /// A package that somebody asked for, and what was said.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Approval {
@@ -39,7 +42,8 @@ impl Store {
     ) -> Result<(), StoreError> {
         sqlx::query(
             "INSERT INTO approval (package, pattern, principal, environment, asked_at)
-             SELECT ?, ?, ?, ?, ? WHERE (SELECT count(*) FROM approval WHERE approved_at IS NULL) < ?
+             SELECT ?1, ?2, ?3, ?4, ?5 WHERE (SELECT count(*) FROM approval WHERE approved_at IS NULL) < ?6
+                 AND (SELECT count(*) FROM approval WHERE approved_at IS NULL AND principal = ?3) < ?7
              ON CONFLICT (package) DO UPDATE SET pattern = excluded.pattern, principal = excluded.principal,
                  environment = excluded.environment, asked_at = excluded.asked_at",
         )
@@ -49,6 +53,7 @@ impl Store {
         .bind(environment)
         .bind(now_ms())
         .bind(MOST_WAITING)
+        .bind(MOST_OF_ONE)
         .execute(&self.opened().await?.pool)
         .await?;
         Ok(())
@@ -138,13 +143,23 @@ mod tests {
         let store = Store::new(directory.path());
         for number in 0..MOST_WAITING + 5 {
             let package = format!("p{number}");
+            let who = format!("eve-{}", number / (MOST_OF_ONE + 1));
             store
-                .ask_approval((&package, "p*"), ("ada", "e"))
+                .ask_approval((&package, "p*"), (&who, "e"))
                 .await
                 .unwrap();
         }
-        store.approve("other", "local").await.unwrap();
+        // One principal's flood leaves room for another's request.
         let kept = store.approvals().await.unwrap();
-        assert_eq!(kept.len(), 1_001);
+        let of_one = kept.iter().filter(|asked| asked.principal == "eve-0");
+        assert_eq!(of_one.count(), 100);
+        store
+            .ask_approval(("paramiko", "*"), ("ada", "e"))
+            .await
+            .unwrap();
+        store.approve("other", "local").await.unwrap();
+        let now = store.approvals().await.unwrap();
+        assert_eq!(now.len(), kept.len() + 2);
+        assert!(now.len() <= 1_001);
     }
 }

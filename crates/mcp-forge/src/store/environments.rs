@@ -211,6 +211,42 @@ impl Store {
         Ok(done.rows_affected() == 1)
     }
 
+    /// Notes that an archived environment's packages are there again and used, if the name still means
+    /// them.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub async fn revive_environment(&self, record: &EnvironmentRecord) -> Result<bool, StoreError> {
+        let done = sqlx::query(
+            "UPDATE environment SET archived_at = NULL, used_at = ?
+             WHERE principal = ? AND name = ? AND tree = ?",
+        )
+        .bind(now_ms())
+        .bind(&record.principal)
+        .bind(&record.name)
+        .bind(&record.tree)
+        .execute(&self.opened().await?.pool)
+        .await?;
+        Ok(done.rows_affected() == 1)
+    }
+
+    /// Takes a name away, if nobody used it since `used_ms`.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`]; the name means what it meant.
+    pub async fn forget_environment(&self, record: &EnvironmentRecord) -> Result<bool, StoreError> {
+        let done =
+            sqlx::query("DELETE FROM environment WHERE principal = ? AND name = ? AND used_at = ?")
+                .bind(&record.principal)
+                .bind(&record.name)
+                .bind(record.used_ms)
+                .execute(&self.opened().await?.pool)
+                .await?;
+        Ok(done.rows_affected() == 1)
+    }
+
     /// The trees that a name needs: all others may go.
     ///
     /// # Errors
@@ -238,8 +274,10 @@ impl Store {
         let opened = self.opened().await?;
         let mut change = opened.pool.begin_with("BEGIN IMMEDIATE").await?;
         let now = now_ms();
-        sqlx::query("DELETE FROM build WHERE started_at <= ?")
-            .bind(now - limit.period_ms)
+        // Those of the future are from a clock that was wrong, and would count until then.
+        sqlx::query("DELETE FROM build WHERE started_at <= ? OR started_at > ?")
+            .bind(now.saturating_sub(limit.period_ms))
+            .bind(now)
             .execute(&mut *change)
             .await?;
         let started: Vec<i64> = sqlx::query_scalar(
@@ -251,7 +289,10 @@ impl Store {
         let most = usize::try_from(limit.builds).unwrap_or(usize::MAX);
         if started.len() >= most {
             let oldest = started.first().copied().unwrap_or(now);
-            return Ok(Err((oldest + limit.period_ms - now).max(1)));
+            return Ok(Err(oldest
+                .saturating_add(limit.period_ms)
+                .saturating_sub(now)
+                .max(1)));
         }
         sqlx::query("INSERT INTO build (principal, name, started_at) VALUES (?, ?, ?)")
             .bind(principal)
@@ -366,6 +407,30 @@ mod tests {
         assert!(store.needed_trees().await.unwrap().is_empty());
     }
 
+    /// Restoring takes a minute, in which the name may be given to something else.
+    #[tokio::test]
+    async fn a_restored_environment_takes_no_name_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::new(directory.path());
+        let mut old = record("ada", "e", "t1");
+        old.archived_ms = Some(9);
+        store.put_environment(&old).await.unwrap();
+        assert!(store.revive_environment(&old).await.unwrap());
+        let there = store.environment("ada", "e").await.unwrap().unwrap();
+        assert!(there.archived_ms.is_none() && there.used_ms > old.used_ms);
+        assert!(!store.forget_environment(&old).await.unwrap(), "it is used");
+        let new = record("ada", "e", "t2");
+        store.put_environment(&new).await.unwrap();
+        assert!(!store.revive_environment(&old).await.unwrap());
+        assert_eq!(
+            store.environment("ada", "e").await.unwrap().unwrap().tree,
+            "t2"
+        );
+        assert!(store.forget_environment(&new).await.unwrap());
+        assert!(!store.revive_environment(&new).await.unwrap());
+        assert_eq!(store.environment("ada", "e").await.unwrap(), None);
+    }
+
     #[tokio::test]
     async fn builds_are_counted_by_principal_and_time() {
         let directory = tempfile::tempdir().unwrap();
@@ -388,6 +453,16 @@ mod tests {
         assert!((1..=60_000).contains(&wait), "{wait}");
         assert_eq!(
             store.count_build(("bob", "e"), limit).await.unwrap(),
+            Ok(())
+        );
+        // A clock that was years ahead and is right again.
+        let opened = store.opened().await.unwrap();
+        sqlx::query("UPDATE build SET started_at = started_at + 100000000000")
+            .execute(&opened.pool)
+            .await
+            .unwrap();
+        assert_eq!(
+            store.count_build(("ada", "e"), limit).await.unwrap(),
             Ok(())
         );
         let over = BuildLimit {

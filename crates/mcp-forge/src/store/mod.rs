@@ -27,6 +27,26 @@ mod history;
 mod owner;
 mod schema;
 mod sessions;
+/// Opens the file. Where several servers make a new one, SQLite tells some of them that it is locked, at
+/// once and whatever timeout they have: the switch to its log waits for nobody.
+async fn connect(options: &SqliteConnectOptions) -> Result<SqlitePool, sqlx::Error> {
+    const LOCKED: &str = "5";
+    const PAUSE: Duration = Duration::from_millis(20);
+    let deadline = std::time::Instant::now() + BUSY_TIMEOUT;
+    loop {
+        let pool = SqlitePoolOptions::new().max_connections(CONNECTIONS);
+        match pool.connect_with(options.clone()).await {
+            Err(sqlx::Error::Database(error))
+                if error.code().as_deref() == Some(LOCKED)
+                    && std::time::Instant::now() < deadline =>
+            {
+                tokio::time::sleep(PAUSE).await;
+            }
+            done => return done,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests;
 
@@ -141,10 +161,7 @@ impl Store {
             .synchronous(SqliteSynchronous::Normal)
             .busy_timeout(BUSY_TIMEOUT)
             .foreign_keys(true);
-        let pool = SqlitePoolOptions::new()
-            .max_connections(CONNECTIONS)
-            .connect_with(options)
-            .await?;
+        let pool = connect(&options).await?;
         schema::migrate(&pool).await?;
         let owner = Owner::register(&self.directory, &pool)
             .await

@@ -12,10 +12,27 @@ pub(crate) struct Index {
     server: Child,
 }
 
+const SERVER: &str = "
+import base64, http.server, sys
+wanted = sys.argv[2] and 'Basic ' + base64.b64encode(sys.argv[2].encode()).decode()
+class Handler(http.server.SimpleHTTPRequestHandler):
+    def send_head(self):
+        if wanted and self.headers.get('Authorization') != wanted:
+            self.send_error(401)
+            return None
+        return super().send_head()
+http.server.ThreadingHTTPServer(('127.0.0.1', int(sys.argv[1])), Handler).serve_forever()
+";
+
 impl Index {
     /// Serves these kinds of wheels.
-    #[expect(clippy::disallowed_methods, reason = "tests start their index")]
     pub(crate) async fn start(directory: &Path, kinds: &[&str]) -> Self {
+        Self::start_for(directory, kinds, "").await
+    }
+
+    /// The same, pages and files, for those who have this user and password only.
+    #[expect(clippy::disallowed_methods, reason = "tests start their index")]
+    pub(crate) async fn start_for(directory: &Path, kinds: &[&str], login: &str) -> Self {
         fs::create_dir_all(directory).unwrap();
         super::hostile::make_wheels(directory, kinds);
         for name in super::names(directory) {
@@ -30,13 +47,7 @@ impl Index {
         let port = free.local_addr().unwrap().port();
         drop(free);
         let server = std::process::Command::new("/usr/bin/python3.11")
-            .args([
-                "-m",
-                "http.server",
-                "--bind",
-                "127.0.0.1",
-                &port.to_string(),
-            ])
+            .args(["-c", SERVER, &port.to_string(), login])
             .current_dir(directory)
             .stdout(std::process::Stdio::null())
             .stderr(std::process::Stdio::null())
@@ -63,9 +74,14 @@ impl Index {
             .map(|name| PackageName::parse(name).unwrap());
         ExtraIndex {
             name: name.to_owned(),
-            url: IndexUrl::parse(&format!("http://127.0.0.1:{}/simple", self.port)).unwrap(),
+            url: self.url(""),
             packages: packages.collect(),
         }
+    }
+
+    /// Its address, with `user:password@` before the host.
+    pub(crate) fn url(&self, login: &str) -> IndexUrl {
+        IndexUrl::parse(&format!("http://{login}127.0.0.1:{}/simple", self.port)).unwrap()
     }
 }
 

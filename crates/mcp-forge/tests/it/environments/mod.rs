@@ -6,6 +6,7 @@ mod answers;
 mod builds;
 mod disk;
 mod engines;
+mod holes;
 mod hostile;
 mod index;
 mod lifecycle;

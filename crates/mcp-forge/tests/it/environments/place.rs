@@ -148,7 +148,7 @@ fn environments(
 
 pub(crate) fn configured(directory: &Path, change: impl FnOnce(&mut Config)) -> Config {
     let mut config = config();
-    config.data_dir = directory.to_owned();
+    directory.clone_into(&mut config.data_dir);
     config.audit_dir = directory.join("audit");
     config.max_limits.memory_bytes = 2 << 30;
     config.max_limits.timeout = std::time::Duration::from_mins(5);

@@ -100,6 +100,7 @@ KINDS = {
     "odd_record": lambda: wheel("odd_record", record="../../../../../etc/passwd,sha256=x,1\n\x00\xff,,\n"),
     "breaking": lambda: wheel("breaking", members={"breaking/__init__.py": b"raise RuntimeError('no')\n"}),
     "dying": lambda: wheel("dying", members={"dying/__init__.py": b"import os; os._exit(3)\n"}),
+    "slow_import": lambda: wheel("slow_import", members={"slow_import/__init__.py": b"import time; time.sleep(1.5)\n"}),
     "sleeping": lambda: wheel("sleeping", members={"sleeping/__init__.py": b"import time; time.sleep(600)\n"}),
     "starting": lambda: wheel("starting", members={"starting.pth": b"import os; os.environ['STARTED'] = '1'; " + MARK.replace(b"\n", b"; ").split(b"try:")[0] + b"\n", "sitecustomize.py": MARK}),
     "huge": lambda: big("huge"),

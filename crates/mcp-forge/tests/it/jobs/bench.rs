@@ -172,7 +172,7 @@ pub(super) fn limits() -> JobLimits {
         pids: 64,
         wall: Duration::from_mins(2),
         file_bytes: 64 << 20,
-        build_bytes: 512 << 20,
+        build_bytes: 16 << 30,
     }
 }
 

@@ -12,7 +12,7 @@ use std::{
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use jail::spec::GATEWAY_PORT;
@@ -101,8 +101,8 @@ pub struct JobLimits {
     pub wall: Duration,
     /// Bytes of any one file that it writes.
     pub file_bytes: u64,
-    /// Bytes of disk that everything in [`BUILD`] may take, what was there before included. Looked at
-    /// twice a second while [`Job::finish`] waits, so a fast writer can be ahead of it for so long.
+    /// Bytes of disk that may be written in [`BUILD`] while it runs, by it and whoever else. Looked at
+    /// twice a second while [`JobControl::finish`] waits, so a fast writer can be ahead of it for so long.
     pub build_bytes: u64,
 }
 
@@ -365,23 +365,44 @@ pub enum JobEnd {
     TimedOut,
     /// It went over its memory limit.
     OutOfMemory,
-    /// What is in [`BUILD`] takes more than [`JobLimits::build_bytes`].
+    /// What was written in [`BUILD`] takes more than [`JobLimits::build_bytes`].
     TooLarge,
     /// The engine lost sight of it; what is known of why.
     Lost(String),
 }
 
-/// Waits until more than this was written.
+/// Waits until more than this was written. What the file system has lost is asked often, and only
+/// when that is too much, files are looked at: a cache of years has many of them.
 async fn watch(build: PathBuf, most: u64) {
+    let (Some(mut free), Ok(began)) = (
+        free_bytes(build.clone()).await,
+        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH),
+    ) else {
+        return std::future::pending().await;
+    };
+    let since = i64::try_from(began.as_secs()).unwrap_or(0);
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
+        let now = free_bytes(build.clone()).await.unwrap_or(free);
+        // What others free meanwhile is no room for this.
+        free = free.max(now);
+        if free.saturating_sub(now) <= most {
+            continue;
+        }
         let build = build.clone();
-        let look = tokio::task::spawn_blocking(move || occupied::is_more_than(&build, most));
+        let look = tokio::task::spawn_blocking(move || occupied::is_more_than(&build, most, since));
         // A directory that is gone takes nothing.
         if matches!(look.await, Ok(Ok(true))) {
             return;
         }
     }
+}
+
+/// Bytes that are free where this directory is.
+async fn free_bytes(directory: PathBuf) -> Option<u64> {
+    let asked = tokio::task::spawn_blocking(move || rustix::fs::statvfs(&directory)).await;
+    let found = asked.ok()?.ok()?;
+    Some(found.f_bavail.saturating_mul(found.f_frsize))
 }
 
 /// Makes a directory the jobs' user's, and gives its plain path.

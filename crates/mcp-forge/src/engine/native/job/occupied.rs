@@ -13,16 +13,18 @@ const DEEPEST: usize = 64;
 /// What a file costs at least, in bytes, empty or not.
 const LEAST: u64 = 4096;
 
-/// Whether everything below takes more than `most` bytes. No link is followed; what cannot be looked
-/// into, or is nested deeper than anything should be, counts as too much.
+/// Whether what was changed below since a moment, in seconds since 1970, takes more than `most` bytes.
+/// No link is followed; what cannot be looked into, or is nested deeper than anything should be, counts
+/// as too much.
 ///
 /// # Errors
 ///
 /// The directory itself cannot be opened.
-pub(super) fn is_more_than(directory: &Path, most: u64) -> io::Result<bool> {
+pub(super) fn is_more_than(directory: &Path, most: u64, since: i64) -> io::Result<bool> {
     let top = rustix::fs::open(directory, FLAGS, Mode::empty())?;
     let mut seen = Seen {
         left: most,
+        since,
         linked: BTreeSet::new(),
     };
     Ok(seen.look_into(&top, DEEPEST).is_err())
@@ -37,6 +39,7 @@ struct TooMuch;
 
 struct Seen {
     left: u64,
+    since: i64,
     /// Files of several names, by their numbers: a package cache links into what is installed from it.
     linked: BTreeSet<(u64, u64)>,
 }
@@ -71,6 +74,9 @@ impl Seen {
     }
 
     fn count(&mut self, stat: &Stat) -> Result<(), TooMuch> {
+        if stat.st_ctime < self.since {
+            return Ok(());
+        }
         let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
         if !is_directory && stat.st_nlink > 1 && !self.linked.insert((stat.st_dev, stat.st_ino)) {
             return Ok(());
@@ -92,7 +98,7 @@ mod tests {
     fn files_count_once_links_are_not_followed_and_depth_is_too_much() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path();
-        let more = |most| is_more_than(root, most).unwrap();
+        let more = |most| is_more_than(root, most, 0).unwrap();
         assert!(!more(0));
         fs::create_dir(root.join("a")).unwrap();
         fs::write(root.join("a/file"), vec![1; 1 << 20]).unwrap();
@@ -101,6 +107,7 @@ mod tests {
         fs::hard_link(root.join("a/file"), root.join("b")).unwrap();
         symlink("/usr", root.join("usr")).unwrap();
         assert!(!more(2 << 20));
+        assert!(!is_more_than(root, 0, i64::MAX).unwrap(), "of before");
         for index in 0..300 {
             fs::write(root.join(format!("empty-{index}")), "").unwrap();
         }
@@ -109,6 +116,6 @@ mod tests {
         let deep = root.join("d/".repeat(DEEPEST + 1));
         fs::create_dir_all(deep).unwrap();
         assert!(more(1 << 40));
-        assert!(is_more_than(&root.join("usr"), 1).is_err());
+        assert!(is_more_than(&root.join("usr"), 1, 0).is_err());
     }
 }
