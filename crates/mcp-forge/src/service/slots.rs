@@ -263,6 +263,11 @@ mod tests {
         let _second = slots.enter(&bob).unwrap();
         assert!(slots.enter(&bob).is_err(), "both have two places now");
         drop(running);
+        // Neither has anything running: ada came first. Then bob has less.
+        let first = flood.remove(0).await.unwrap();
+        let second = flood.remove(0);
+        drop(first);
+        assert_eq!(second.await.unwrap().principal, ada);
         assert_eq!(bobs.await.unwrap().principal, bob);
     }
 
