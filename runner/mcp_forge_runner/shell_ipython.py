@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import warnings
 from contextlib import nullcontext
 
@@ -93,6 +94,16 @@ class Exit(ExitAutocall):
 
     def __call__(self, keep_kernel=False):
         raise SystemExit
+
+
+class NeverSet(threading.Event):
+    """The flag by which IPython 8 wakes a thread that is not here.
+
+    An interrupt between its lock and what that protects would leave it locked, and the next cell waiting.
+    """
+
+    def set(self):
+        pass
 
 
 class Publisher(DisplayPublisher):
@@ -271,6 +282,9 @@ class IPythonShell:
         if before is not None:
             sys.modules["__main__"] = before
         self.shell.extension_manager.load_extension("storemagic")
+        history = self.shell.history_manager
+        if isinstance(getattr(history, "save_flag", None), threading.Event):
+            history.save_flag = NeverSet()
         interactiveshell.warn = warn_but_not_of_exit
         self.shell.set_trait("loop_runner", self.run_in_loop)
         png = self.shell.display_formatter.formatters["image/png"]

@@ -49,6 +49,12 @@ class Loop(test_session_late.Loop):
 class Interrupts(test_session_late.Interrupts):
     BOOTSTRAP = PRELOADED
 
+    def test_an_interrupt_in_ipythons_history_locks_nobody_out(self):
+        """IPython 8 takes this lock for each cell, and an interrupt could leave it taken."""
+        taken = "flag = getattr(get_ipython().history_manager, 'save_flag', None)\n"
+        self.execute(taken + "_ = flag is None or flag._cond._lock.acquire()")
+        self.assertEqual(self.value("6 * 7"), 42)
+
 
 @need("IPython")
 class Inspection(test_session_state.Inspection):

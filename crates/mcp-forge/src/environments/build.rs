@@ -300,7 +300,7 @@ impl Inner {
         });
         let summary = looked.await.map_err(|error| match error {
             TreeError::TooLarge { most } => EnvironmentsError::TooLarge {
-                size: "more".to_owned(),
+                takes: "takes".to_owned(),
                 most: show_size(most),
             },
             error => EnvironmentsError::Install(error.to_string()),
@@ -355,7 +355,7 @@ impl Inner {
             return Ok(());
         }
         Err(EnvironmentsError::TooLarge {
-            size: format!("{} of downloads", show_size(bytes)),
+            takes: format!("would download {},", show_size(bytes)),
             most: show_size(most),
         })
     }

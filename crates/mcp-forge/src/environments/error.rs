@@ -52,7 +52,7 @@ pub enum EnvironmentsError {
     NeedsApproval(Vec<Refusal>),
     /// The principal has made as many builds as it may.
     #[error(
-        "you have made {builds} builds, as many as one may in {period_s} s; build again in {wait_s} s"
+        "as many builds as may be, {builds} in {period_s} s, were made for you; build again in {wait_s} s"
     )]
     TooManyBuilds {
         /// How many it may make.
@@ -79,11 +79,11 @@ pub enum EnvironmentsError {
     Install(String),
     /// It would take, or takes, more than it may.
     #[error(
-        "the environment would take {size}, more than the {most} that `environment_builder.max_image_size` allows; leave packages out"
+        "the environment {takes} more than the {most} that `environment_builder.max_image_size` allows; leave packages out"
     )]
     TooLarge {
-        /// How much, or that it is more.
-        size: String,
+        /// `takes`, or how much there would be to download.
+        takes: String,
         /// How much it may.
         most: String,
     },

@@ -94,7 +94,7 @@ impl Runner<'_> {
                 Err(EnvironmentsError::TimedOut(limit))
             }
             JobEnd::TooLarge | JobEnd::Signaled(SIGXFSZ) => Err(EnvironmentsError::TooLarge {
-                size: "more".to_owned(),
+                takes: "takes".to_owned(),
                 most: show_size(self.settings.max_bytes),
             }),
             JobEnd::OutOfMemory => Err(failed(format!(

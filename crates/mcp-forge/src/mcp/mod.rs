@@ -229,7 +229,7 @@ impl ServerHandler for Client {
         let result = match called {
             Some(Ok(result)) => result,
             Some(Err(error)) if is_console => console::refusal(&error),
-            Some(Err(error)) => render::refuse(&error),
+            Some(Err(error)) => self.refuse(&error),
             None => render::refuse(&"the call was cancelled"),
         };
         Ok(result.into())
@@ -306,6 +306,15 @@ impl Client {
             subscribed: Arc::default(),
             telling: AtomicBool::new(false),
         }
+    }
+
+    /// The refusal as the client may read it. Over a network nobody learns places of this machine.
+    fn refuse(&self, error: &ServiceError) -> CallToolResult {
+        if self.door == Door::Http && error.is_internal() {
+            tracing::error!("a call failed: {error}");
+            return render::refuse(&"the server could not do it; its log says why");
+        }
+        render::refuse(error)
     }
 
     /// Whether the client may do this. Who started the server, or is its user, may do everything;
@@ -409,7 +418,7 @@ impl Client {
             called = environments::call(&call, name, arguments) => called.ok_or_else(|| unknown_tool(name))?,
             () = context.ct.cancelled() => return Ok(render::refuse(&"the call was cancelled").into()),
         };
-        Ok(called.unwrap_or_else(|error| render::refuse(&error).into()))
+        Ok(called.unwrap_or_else(|error| self.refuse(&error).into()))
     }
 
     /// As [`Self::execute`], with all output as it comes, and interrupts.

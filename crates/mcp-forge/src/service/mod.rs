@@ -178,6 +178,26 @@ impl ServiceError {
         }
     }
 
+    /// Whether its text may name places of this machine: for the log, not for a network.
+    pub fn is_internal(&self) -> bool {
+        match self {
+            Self::Audit(_) | Self::Random(_) => true,
+            Self::Session(error) => matches!(
+                error,
+                SessionError::Store(_) | SessionError::Audit(_) | SessionError::Files(_)
+            ),
+            Self::Environments(error) => matches!(
+                **error,
+                EnvironmentsError::Store(_)
+                    | EnvironmentsError::Audit(_)
+                    | EnvironmentsError::Files { .. }
+                    | EnvironmentsError::Tree(_)
+                    | EnvironmentsError::Uv(_)
+            ),
+            _ => false,
+        }
+    }
+
     /// The process that runs the session, if that is why this one refused.
     pub fn elsewhere(&self) -> Option<i64> {
         match self {
