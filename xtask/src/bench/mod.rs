@@ -15,6 +15,7 @@ use clap::Args;
 
 mod containers;
 mod contenders;
+mod environments;
 mod machine;
 mod measure;
 mod plot;
@@ -67,6 +68,10 @@ const DIRECT_CALLS: u32 = 1000;
 
 /// Options of `cargo xtask bench`.
 #[derive(Debug, Args)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag on the command line"
+)]
 pub(crate) struct Options {
     /// About 5 minutes instead of 30
     #[arg(long)]
@@ -89,6 +94,9 @@ pub(crate) struct Options {
     /// A sentence about this run for the report, such as what else the machine was doing
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
+    /// Measure environments against plain uv instead: builds, and turns in them
+    #[arg(long)]
+    environments: bool,
     /// Show contenders and workloads, and stop
     #[arg(long)]
     list: bool,
@@ -117,6 +125,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let tools = Tools::prepare(&workspace)?;
     println!("build   release binaries");
     tools::build(&tools, &log)?;
+    if options.environments {
+        let rounds = if options.quick { 5 } else { 15 };
+        let output = workspace.root.join(&options.output);
+        return environments::measure((&tools, &workspace), rounds, &output, &log);
+    }
     let bench = Bench {
         options,
         tools,

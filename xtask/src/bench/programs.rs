@@ -306,7 +306,16 @@ impl McpServer {
         Ok(server)
     }
 
-    fn request(&mut self, method: &str, parameters: &Value) -> anyhow::Result<(f64, Value)> {
+    /// Microseconds until the answer, and the answer.
+    ///
+    /// # Errors
+    ///
+    /// It is gone, or refused.
+    pub(crate) fn request(
+        &mut self,
+        method: &str,
+        parameters: &Value,
+    ) -> anyhow::Result<(f64, Value)> {
         self.next += 1;
         let id = self.next;
         let message = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": parameters});

@@ -57,7 +57,7 @@ impl fmt::Display for Progress {
             write!(
                 f,
                 " {} of {} MB",
-                fetched / 1_000_000,
+                fetched.div_ceil(1_000_000),
                 self.total_bytes.div_ceil(1_000_000)
             )?;
         }

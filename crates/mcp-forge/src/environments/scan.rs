@@ -29,6 +29,9 @@ use crate::{
 const MOST_BYTES: u64 = 64 << 20;
 const MOST_TOLD: usize = 100;
 
+/// Bytes of its complaints that are kept.
+const MOST_SAID: usize = 16 << 10;
+
 const TIME: Duration = Duration::from_mins(3);
 
 /// Where the job sees program, database and packages.
@@ -212,7 +215,8 @@ async fn ask(
         control,
         ..
     } = jobs.start(spec).await.map_err(|error| error.to_string())?;
-    let (_, complained, ending) = tokio::join!(stdout.rest(1), stderr.rest(20), control.finish());
+    let (_, complained, ending) =
+        tokio::join!(stdout.rest(0), stderr.rest(MOST_SAID), control.finish());
     if ending.cause != JobEnd::Exited(0) {
         return Err(format!(
             "{:?}: {}",

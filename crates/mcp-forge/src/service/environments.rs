@@ -305,10 +305,11 @@ impl Service {
         observer: &mut dyn Observer,
     ) -> Result<Option<Arc<Environment>>, ServiceError> {
         match &checked.environment {
-            Some(selection) => Ok(Some(
-                self.open_environment(principal, selection, observer)
-                    .await?,
-            )),
+            // On the heap: a build's state is large, and most turns have none.
+            Some(selection) => {
+                let opening = Box::pin(self.open_environment(principal, selection, observer));
+                Ok(Some(opening.await?))
+            }
             None => Ok(None),
         }
     }
@@ -331,9 +332,8 @@ impl Service {
         let Some(selection) = selection else {
             return Ok(None);
         };
-        let environment = self
-            .open_environment(&name.principal, &selection, observer)
-            .await?;
+        let opening = Box::pin(self.open_environment(&name.principal, &selection, observer));
+        let environment = opening.await?;
         Ok(Some(Packages {
             label: selection.label(),
             environment,

@@ -414,7 +414,7 @@ async fn a_package_comes_from_its_own_index_or_not_at_all() {
     let built = place.build("e", &["good", "six"]).await.unwrap();
     assert_eq!(built.installed_packages.len(), 3, "{built:?}");
     // `helper` is on that index as well and not listed for it: it could be anybody's.
-    let place = Place::in_directory(place.directory, |config| {
+    let place = Place::in_directory(place.into_directory(), |config| {
         config.environments.extra_indexes = vec![index.named("own", &["good"])];
     });
     let error = place.build("f", &["good"]).await.unwrap_err().to_string();

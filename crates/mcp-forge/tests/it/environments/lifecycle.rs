@@ -76,8 +76,7 @@ async fn a_rebuild_keeps_the_name_and_swaps_the_lock() {
     let old = place.build("e", &["six"]).await.unwrap();
     assert_eq!(old.installed_packages, ["six==1.16.0"]);
     // A server that lives holds what it used a moment ago.
-    let Place { directory, .. } = place;
-    let place = Place::in_directory(directory, |_| {});
+    let place = Place::in_directory(place.into_directory(), |_| {});
     let me = Principal::local();
     let name = EnvironmentName::parse("e").unwrap();
     let (teller, _told) = Teller::new();

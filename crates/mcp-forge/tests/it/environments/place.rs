@@ -28,7 +28,6 @@ pub(crate) struct Place {
     pub(crate) directory: TempDir,
     pub(crate) config: Config,
     pub(crate) engine: Arc<Native>,
-    pub(crate) store: Arc<Store>,
     pub(crate) audit: Audit,
     pub(crate) environments: Environments,
 }
@@ -49,10 +48,14 @@ impl Place {
             directory,
             config,
             engine,
-            store,
             audit,
             environments,
         }
+    }
+
+    /// Ends this server, and keeps what it leaves.
+    pub(crate) fn into_directory(self) -> TempDir {
+        self.directory
     }
 
     /// Another server's view of the same data directory.
