@@ -1,7 +1,10 @@
-"""Environments through the official Python SDK: built from the public index, used, approved in place, cancelled."""
+"""Environments through the official Python SDK: built from the public index, used, approved in place, cancelled;
+and the specification's example of them.
+"""
 
 import asyncio
 import json
+import time
 
 from harness import Checks, Forge, completed, read_json, refusal, text_of, wait_until
 from mcp.types import ElicitResult
@@ -26,6 +29,8 @@ async def run_environments(checks: Checks, forge: Forge) -> None:
         await checks.run("an environment is built, used, listed, described and deleted", check_life, client, seconds=180)
         await checks.run("a cancelled build leaves nothing", check_cancelled_build, forge, client, seconds=180)
         await checks.run("a build that is refused says why", check_refused, client)
+    async with forge.client("example-2", forge.own_upstreams("filesystem"), sections=OFTEN) as client:
+        await checks.run("example 2: building and using a custom environment", check_example_2, client, seconds=600)
     for mode, version in ERAS.items():
 
         def connect(answers: "Answers", mode=mode):
@@ -126,6 +131,80 @@ async def check_refused(client) -> None:
         sentence = await refusal(client, "build_custom_environment", {"name": "refused", "packages": packages})
         missing = [word for word in words if word not in sentence]
         assert not missing, f"{missing} not in: {sentence}"
+
+
+async def check_example_2(client) -> None:
+    environments = await read_json(client, "mcp://forge/environments/list")
+    assert "my-ml-analysis" not in json.dumps(environments["custom"]), environments
+    packages = [
+        "numpy>=1.24.0",
+        "pandas>=2.0.0",
+        "scikit-learn>=1.3.0",
+        "xgboost>=2.0.0",
+        "matplotlib>=3.7.0",
+        "seaborn>=0.12.0",
+    ]
+    heard = []
+
+    async def told(_progress, _total, message) -> None:
+        heard.append((time.monotonic(), message or ""))
+
+    began = time.monotonic()
+    description = "Custom ML environment for analysis project"
+    built = await build(client, "my-ml-analysis", packages, told, description=description)
+    assert built["image_name"] == "mcp-forge/custom:my-ml-analysis" and built["build_time"] > 0, built
+    installed = {package.partition("==")[0] for package in built["installed_packages"]}
+    assert {"numpy", "pandas", "scikit-learn", "xgboost", "matplotlib", "seaborn"} <= installed, built
+    # Hundreds of megabytes: whoever waits hears of them.
+    words = " ".join(message for _, message in heard)
+    assert all(phase in words for phase in ["downloading", " MB", "installing"]), heard
+    times = [began, *(moment for moment, _ in heard), time.monotonic()]
+    assert max(later - earlier for earlier, later in zip(times, times[1:])) < 12, heard
+
+    # As the example has it, but for the text of a file: pandas takes a text for the name of one.
+    code = """
+import io
+import pandas as pd
+import numpy as np
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.model_selection import train_test_split
+import xgboost as xgb
+
+# Load data (from volume or MCP tool)
+data = io.StringIO(filesystem_read('/data/customer_churn.csv'))
+df = pd.read_csv(data)
+
+# Preprocess
+X = df.drop('churn', axis=1)
+y = df['churn']
+X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.2)
+
+# Train models
+rf_model = RandomForestClassifier(n_estimators=100)
+rf_model.fit(X_train, y_train)
+rf_score = rf_model.score(X_test, y_test)
+
+xgb_model = xgb.XGBClassifier()
+xgb_model.fit(X_train, y_train)
+xgb_score = xgb_model.score(X_test, y_test)
+
+# Return results
+{
+  'random_forest_accuracy': rf_score,
+  'xgboost_accuracy': xgb_score,
+  'best_model': 'xgboost' if xgb_score > rf_score else 'random_forest'
+}
+"""
+    response = await completed(
+        client,
+        code,
+        custom_image="my-ml-analysis",
+        mcp_tools=["filesystem_read"],
+        session_id="churn-analysis",
+    )
+    result = response["result"]
+    assert result["best_model"] in {"xgboost", "random_forest"}, result
+    assert min(result["random_forest_accuracy"], result["xgboost_accuracy"]) > 0.7, result
 
 
 class Answers:

@@ -50,10 +50,16 @@ def filesystem() -> MCPServer:
     @server.tool()
     def read(path: str) -> str:
         """Read a file as text."""
-        if path != "/data/sales.csv":
-            raise ToolError(f"{path} does not exist")
         table = io.StringIO()
         writer = csv.writer(table)
+        if path == "/data/customer_churn.csv":
+            writer.writerow(["age", "visits", "complaints", "churn"])
+            for number in range(400):
+                visits, complaints = number * 7 % 23, number * 5 % 11
+                writer.writerow([18 + number * 13 % 60, visits, complaints, int(complaints * 3 > visits)])
+            return table.getvalue()
+        if path != "/data/sales.csv":
+            raise ToolError(f"{path} does not exist")
         writer.writerow(["date", "product", "amount", "region"])
         for number in range(500):
             writer.writerow([f"2024-{number % 12 + 1:02}-01", f"product-{number % 7}", number % 90, "north"])

@@ -132,7 +132,7 @@ fn invocations_share_a_session_and_end_as_their_code_does() {
         ("while True: pass", &["--timeout", "1"], 124, "TimedOut"),
         ("1", &["--timeout", "99999"], 2, "maximum of 1800"),
         ("1", &["--tools", "nope"], 2, "nope"),
-        ("1", &["--env", "nope"], 2, "not available yet"),
+        ("1", &["--env", "nope"], 2, "there is no environment `nope`"),
     ] {
         let arguments = [&["run", "--session", "a", "-c", code], more].concat();
         let (got, _, error) = said(&run(place.path(), &arguments));

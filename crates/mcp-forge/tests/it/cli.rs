@@ -231,7 +231,7 @@ fn run_streams_prints_the_result_last_and_exits_as_the_code_ended() {
         ("import os; os._exit(3)", &[], 1, "", "Crashed"),
         ("while True: pass", &["--timeout", "1"], 124, "", "TimedOut"),
         ("x = bytearray(3 << 30)", &[], 137, "", "OutOfMemory"),
-        ("1", &["--env", "a"], 2, "", "not available yet"),
+        ("1", &["--env", "a"], 2, "", "there is no environment `a`"),
         ("1", &["--tools", "nope"], 2, "", "nope"),
         ("1", &["--timeout", "99999"], 2, "", "maximum of 1800"),
     ] {

@@ -181,7 +181,7 @@ async fn bad_requests_are_refused_in_one_sentence() {
         json!({"code": "1", "mcp_tools": vec!["a"; 1000]}),
         json!({"code": "1", "backend": "docker"}),
         json!({"code": "1", "custom_image": "ml"}),
-        json!({"code": "1", "environment": "ml-basic"}),
+        json!({"code": "1", "environment": "ml-basics"}),
         json!({"code": "1", "limits": "1g"}),
         json!({"code": "1", "limits": {"memory": "4g"}}),
         json!({"code": "1", "limits": {"memory": 512}}),

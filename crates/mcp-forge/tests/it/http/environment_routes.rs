@@ -267,30 +267,8 @@ fn a_foreign_environment_is_as_one_that_does_not_exist() {
     }
     // Over MCP it is the same.
     let read = |who: &str, name: &str| {
-        let message = json!({
-            "jsonrpc": "2.0", "id": 1, "method": "resources/read",
-            "params": {
-                "uri": format!("mcp://forge/environments/{name}/info"),
-                "_meta": {
-                    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-                    "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
-                    "io.modelcontextprotocol/clientCapabilities": {},
-                },
-            },
-        });
-        let authorization = format!("Authorization: Bearer {}", token(who));
-        let uri = format!("Mcp-Name: mcp://forge/environments/{name}/info");
-        let headers = [
-            &*authorization,
-            "Content-Type: application/json",
-            "Accept: application/json, text/event-stream",
-            "MCP-Protocol-Version: 2026-07-28",
-            "Mcp-Method: resources/read",
-            &*uri,
-        ];
-        served
-            .request("POST /mcp", &headers, &message.to_string())
-            .message()
+        let uri = format!("mcp://forge/environments/{name}/info");
+        call(&served, who, ("resources/read", &uri), json!({"uri": uri}))
     };
     assert!(
         read("ada", "plots")["result"]["contents"][0]["text"]
@@ -357,4 +335,54 @@ fn put(served: &Served, principal: &str, name: &str) {
         };
         store.put_environment(&record).await.unwrap();
     });
+}
+
+#[test]
+fn only_an_administrator_is_asked_in_place() {
+    let served = served(&[]);
+    let arguments = json!({"name": "e", "packages": ["paramiko"]});
+    let params = json!({"name": "build_custom_environment", "arguments": arguments});
+    let tool = ("tools/call", "build_custom_environment");
+    let asked = call(&served, "admin", tool, params.clone());
+    assert_eq!(asked["result"]["resultType"], "input_required", "{asked}");
+    let questions = asked["result"]["inputRequests"].as_object().unwrap();
+    let key = questions.keys().next().unwrap();
+
+    // Neither asked, nor heard if it answers all the same.
+    let mut answered = params.clone();
+    answered["inputResponses"] = json!({ key: {"action": "accept", "content": {}} });
+    for params in [&params, &answered] {
+        let refused = call(&served, "ada", tool, params.clone());
+        let text = refused["result"]["content"][0]["text"].as_str().unwrap();
+        assert!(text.contains("waits for an approval"), "{refused}");
+    }
+    let approvals = get(&served, "admin", "/api/v1/approvals").json();
+    assert_eq!(approvals["approvals"][0]["approved_by"], Value::Null);
+
+    let built = call(&served, "admin", tool, answered);
+    let text = built["result"]["content"][0]["text"].as_str().unwrap();
+    assert!(text.contains("Environments are built with uv"), "{built}");
+    let approvals = get(&served, "admin", "/api/v1/approvals").json();
+    assert_eq!(approvals["approvals"][0]["approved_by"], "admin");
+}
+
+/// A request of a client of 2026-07-28 that can show forms, and its answer.
+fn call(served: &Served, who: &str, (method, name): (&str, &str), mut params: Value) -> Value {
+    params["_meta"] = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}},
+    });
+    let message = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+    let headers = [
+        &*format!("Authorization: Bearer {}", token(who)),
+        "Content-Type: application/json",
+        "Accept: application/json, text/event-stream",
+        "MCP-Protocol-Version: 2026-07-28",
+        &*format!("Mcp-Method: {method}"),
+        &*format!("Mcp-Name: {name}"),
+    ];
+    served
+        .request("POST /mcp", &headers, &message.to_string())
+        .message()
 }
