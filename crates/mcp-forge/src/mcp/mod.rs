@@ -312,7 +312,7 @@ impl Client {
     fn refuse(&self, error: &ServiceError) -> CallToolResult {
         if self.door == Door::Http && error.is_internal() {
             tracing::error!("a call failed: {error}");
-            return render::refuse(&"the server could not do it; its log says why");
+            return render::refuse(&error.in_short());
         }
         render::refuse(error)
     }

@@ -10,19 +10,9 @@ use crate::{
 /// The answer to a refused request.
 pub(super) fn problem(error: &ServiceError) -> Problem {
     let status = status(error);
-    if status == StatusCode::INTERNAL_SERVER_ERROR {
-        // It may name places of this machine.
+    if status == StatusCode::INTERNAL_SERVER_ERROR || error.is_internal() {
         tracing::error!("a request failed: {error}");
-        let detail = "The server could not do it; its log says why.";
-        return Problem::new(status, detail);
-    }
-    if let ServiceError::Environments(error) = error
-        && let EnvironmentsError::Uv(_) = **error
-    {
-        tracing::error!("an environment could not be built: {error}");
-        let detail =
-            "This server has no uv that it can use, so it builds nothing; its log says why.";
-        return Problem::new(status, detail);
+        return Problem::new(status, error.in_short());
     }
     let problem = Problem::new(status, sentence(&error.to_string()));
     let problem = match field(error) {

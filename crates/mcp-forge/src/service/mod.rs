@@ -198,6 +198,16 @@ impl ServiceError {
         }
     }
 
+    /// What a network is told of an error that is [internal](Self::is_internal).
+    pub fn in_short(&self) -> &'static str {
+        match self {
+            Self::Environments(error) if matches!(**error, EnvironmentsError::Uv(_)) => {
+                "This server has no uv that it can use, so it builds nothing; its log says why."
+            }
+            _ => "The server could not do it; its log says why.",
+        }
+    }
+
     /// The process that runs the session, if that is why this one refused.
     pub fn elsewhere(&self) -> Option<i64> {
         match self {

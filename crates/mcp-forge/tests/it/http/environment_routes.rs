@@ -361,7 +361,7 @@ fn only_an_administrator_is_asked_in_place() {
 
     let built = call(&served, "admin", tool, answered);
     let text = built["result"]["content"][0]["text"].as_str().unwrap();
-    assert!(text.contains("Environments are built with uv"), "{built}");
+    assert!(text.contains("has no uv that it can use"), "{built}");
     let approvals = get(&served, "admin", "/api/v1/approvals").json();
     assert_eq!(approvals["approvals"][0]["approved_by"], "admin");
 }
