@@ -117,25 +117,9 @@ pub(super) fn resolve(
     python: (&str, PythonVersion),
     staging: &str,
 ) -> Asked {
-    let mut arguments = vec![
-        "pip".to_owned(),
-        "compile".to_owned(),
-        REQUIREMENTS.to_owned(),
-        "--format".to_owned(),
-        "pylock.toml".to_owned(),
-        "--output-file".to_owned(),
-        format!("{staging}/pylock.toml"),
-        "--no-header".to_owned(),
-        "--no-annotate".to_owned(),
-        "--python-version".to_owned(),
-        python.1.to_string(),
-    ];
-    arguments.extend(index_arguments(settings));
-    Asked {
-        arguments: with_common(arguments, python.0),
-        variables: index_variables(settings),
-        files: vec![(REQUIREMENTS.to_owned(), lines(requirements))],
-    }
+    let output = format!("{staging}/pylock.toml");
+    let wanted = ["--format", "pylock.toml", "--output-file", &output];
+    compile(settings, requirements, python, &wanted)
 }
 
 /// Asks once more, for the index that each package comes from: only its own words tell.
@@ -144,19 +128,23 @@ pub(super) fn sources(
     requirements: &[Requirement],
     python: (&str, PythonVersion),
 ) -> Asked {
-    let mut arguments = vec![
-        "pip".to_owned(),
-        "compile".to_owned(),
-        REQUIREMENTS.to_owned(),
-        "--emit-index-annotation".to_owned(),
-        "--no-header".to_owned(),
-        "--no-annotate".to_owned(),
-        "--python-version".to_owned(),
-        python.1.to_string(),
-    ];
+    let wanted = ["--emit-index-annotation"];
+    compile(settings, requirements, python, &wanted)
+}
+
+fn compile(
+    settings: &EnvironmentSettings,
+    requirements: &[Requirement],
+    (program, version): (&str, PythonVersion),
+    wanted: &[&str],
+) -> Asked {
+    let version = version.to_string();
+    let common = ["--no-header", "--no-annotate", "--python-version", &version];
+    let all = [&["pip", "compile", REQUIREMENTS], wanted, &common].concat();
+    let mut arguments: Vec<String> = all.into_iter().map(str::to_owned).collect();
     arguments.extend(index_arguments(settings));
     Asked {
-        arguments: with_common(arguments, python.0),
+        arguments: with_common(arguments, program),
         variables: index_variables(settings),
         files: vec![(REQUIREMENTS.to_owned(), lines(requirements))],
     }
