@@ -24,13 +24,14 @@ mod bind;
 mod connections;
 mod gate;
 mod health;
+mod metadata;
 mod quotas;
 mod tls;
 
 pub use bind::Bound;
 
 use crate::{
-    identity::{Caller, Scope, Tokens, TokensError},
+    identity::{Caller, Credentials, JwksError, Scope, TokensError},
     mcp::{self, Endpoint},
     rest,
     servers::Listening,
@@ -83,6 +84,9 @@ pub enum HttpError {
     /// The tokens cannot be read or made.
     #[error(transparent)]
     Tokens(#[from] TokensError),
+    /// The keys of those who issue tokens cannot be read.
+    #[error(transparent)]
+    Jwks(#[from] JwksError),
     /// The signals that end the server could not be watched.
     #[error("signals cannot be watched: {0}")]
     Signals(io::Error),
@@ -94,6 +98,7 @@ struct Shared {
     service: Arc<Service>,
     mcp: Arc<Endpoint>,
     quotas: Arc<Quotas>,
+    credentials: Arc<Credentials>,
     /// Requests whose answer has an end and has not ended.
     work: TaskTracker,
     /// Cancelled when nobody new is let in.
@@ -111,7 +116,7 @@ struct Shared {
 pub async fn serve(
     service: Arc<Service>,
     bound: Bound,
-    tokens: Tokens,
+    credentials: Credentials,
     socket: Option<Listening>,
 ) -> Result<(), HttpError> {
     let mut signals = Signals::watch().map_err(HttpError::Signals)?;
@@ -120,6 +125,7 @@ pub async fn serve(
         mcp: Arc::new(Endpoint::new(Arc::clone(&service), stop.clone())),
         service: Arc::clone(&service),
         quotas: Arc::new(Quotas::new(&service.config().server)),
+        credentials: Arc::new(credentials),
         work: TaskTracker::new(),
         draining: CancellationToken::new(),
     };
@@ -136,7 +142,7 @@ pub async fn serve(
     let gate = Arc::new(Gate::new(
         bound.hosts.clone(),
         &server.allowed_origins,
-        tokens,
+        Arc::clone(&shared.credentials),
     ));
     let connections = Connections::new(
         router(&shared, gate, stop.clone()),
@@ -191,6 +197,8 @@ fn public(shared: &Shared) -> Router {
         .route("/health", get(health::health))
         .route("/livez", get(health::live))
         .route("/readyz", get(health::ready))
+        .route(metadata::ROOT, metadata::methods())
+        .route(metadata::BELOW, metadata::methods())
         .with_state(shared.clone())
 }
 

@@ -1,0 +1,1 @@
+//! Tests of access tokens: made, signed and forged here.
