@@ -360,3 +360,163 @@ fn issuer(inside: &Reader<'_>, name: &str, path: &str) -> Result<IssuerConfig, C
         keys,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{fmt::Write as _, fs};
+
+    use super::*;
+    use crate::config::{Config, Sources};
+
+    const ONE: &str =
+        "issuers: {one: {issuer: 'https://a.example', jwks_url: 'https://a.example/keys'}}";
+    const RESOURCE: &str = "resource: 'https://forge.example/mcp'";
+
+    fn load(lines: &[&str]) -> Result<Option<OAuthConfig>, String> {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("f.yaml");
+        let lines: Vec<String> = lines.iter().map(|line| format!("    {line}\n")).collect();
+        fs::write(&file, format!("server:\n  oauth:\n{}", lines.concat())).unwrap();
+        let sources = Sources {
+            file: Some(file.clone()),
+            data_dir: Some("/nowhere".into()),
+            ..Sources::default()
+        };
+        match Config::load(&sources) {
+            Ok(loaded) => Ok(loaded.config.server.oauth),
+            Err(error) => Err(error
+                .to_string()
+                .replace(file.parent().unwrap().to_str().unwrap(), "")),
+        }
+    }
+
+    #[test]
+    fn an_issuer_and_an_address_are_enough() {
+        let oauth = load(&[RESOURCE, ONE]).unwrap().unwrap();
+        assert_eq!(
+            oauth,
+            OAuthConfig {
+                resource: "https://forge.example/mcp".to_owned(),
+                resource_url: Url::parse("https://forge.example/mcp").unwrap(),
+                audiences: BTreeSet::from(["https://forge.example/mcp".to_owned()]),
+                issuers: vec![IssuerConfig {
+                    name: "one".to_owned(),
+                    issuer: "https://a.example".to_owned(),
+                    keys: KeySource::Url {
+                        url: Url::parse("https://a.example/keys").unwrap(),
+                        private_network: false,
+                    },
+                }],
+                scopes: OAuthScopes {
+                    run: "mcp:run".to_owned(),
+                    admin: "mcp:admin".to_owned(),
+                },
+                algorithms: vec![
+                    Algorithm::RS256,
+                    Algorithm::PS256,
+                    Algorithm::ES256,
+                    Algorithm::ES384,
+                    Algorithm::EdDSA,
+                ],
+                token_types: BTreeSet::from(["at+jwt".to_owned(), "jwt".to_owned()]),
+                principal_claim: "sub".to_owned(),
+                leeway: Duration::from_secs(30),
+                requests_per_minute: None,
+                requests_in_flight: None,
+                pace: JwksPace {
+                    max_age: Duration::from_hours(1),
+                    max_stale: Duration::from_hours(24),
+                    min_interval: Duration::from_secs(10),
+                },
+            }
+        );
+        assert_eq!(load(&["leeway: 5"]), Ok(None));
+    }
+
+    #[test]
+    fn this_machine_needs_no_tls() {
+        for host in [
+            "127.0.0.1:8000",
+            "127.9.9.9",
+            "[::1]:8000",
+            "localhost:8000",
+        ] {
+            let issuer = format!(
+                "issuers: {{one: {{issuer: 'http://{host}', jwks_url: 'http://{host}/k'}}}}"
+            );
+            assert!(load(&[RESOURCE, &issuer]).is_ok(), "{host}");
+        }
+        for host in [
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "[::2]",
+            "10.0.0.1",
+            "0.0.0.0",
+            "a@127.0.0.1",
+            "localhost@evil.example",
+            "",
+        ] {
+            let issuer = format!(
+                "issuers: {{one: {{issuer: 'https://a.example', jwks_url: 'http://{host}/k'}}}}"
+            );
+            assert!(load(&[RESOURCE, &issuer]).is_err(), "{host}");
+        }
+    }
+
+    #[test]
+    fn error_texts() {
+        let mut texts = String::new();
+        for lines in [
+            &[RESOURCE][..],
+            &[ONE],
+            &["resource: forge.example", ONE],
+            &["resource: 'http://forge.example/mcp'", ONE],
+            &["resource: 'https://forge.example/mcp?x=1'", ONE],
+            &["resource: 'https://forge.example/mcp#x'", ONE],
+            &[RESOURCE, ONE, "algorithms: [RS256, HS256]"],
+            &[RESOURCE, ONE, "algorithms: [none]"],
+            &[RESOURCE, ONE, "algorithms: []"],
+            &[RESOURCE, ONE, "token_types: [id+jwt]"],
+            &[RESOURCE, ONE, "run_scope: a b"],
+            &[RESOURCE, ONE, "run_scope: 'a\"b'"],
+            &[RESOURCE, ONE, "admin_scope: 'mcp:run'"],
+            &[RESOURCE, ONE, "leeway: 1h"],
+            &[RESOURCE, ONE, "requests_per_minute: 0"],
+            &[RESOURCE, ONE, "jwks_max_age: 5"],
+            &[RESOURCE, ONE, "jwks_max_stale: 60"],
+            &[
+                RESOURCE,
+                "issuers: {one: {jwks_url: 'https://a.example/keys'}}",
+            ],
+            &[RESOURCE, "issuers: {one: {issuer: 'https://a.example'}}"],
+            &[
+                RESOURCE,
+                "issuers: {one: {issuer: 'https://a.example', jwks_url: 'https://a.example', jwks_file: f}}",
+            ],
+            &[
+                RESOURCE,
+                "issuers: {one: {issuer: 'https://a.example', jwks_url: 'http://a.example/keys'}}",
+            ],
+            &[
+                RESOURCE,
+                "issuers: {one: {issuer: a.example, jwks_file: f}}",
+            ],
+            &[
+                RESOURCE,
+                "issuers: {a/b: {issuer: 'https://a.example', jwks_file: f}}",
+            ],
+            &[
+                RESOURCE,
+                "issuers: {one: {issuer: 'https://a.example', jwks_uri: 'https://a.example'}}",
+            ],
+            &[
+                RESOURCE,
+                "issuers: {a: {issuer: 'https://a.example', jwks_file: f}, b: {issuer: 'https://a.example', jwks_file: g}}",
+            ],
+        ] {
+            let shown = lines.join(" | ").replace(RESOURCE, "R").replace(ONE, "ONE");
+            writeln!(texts, "{shown}\n    {}", load(lines).unwrap_err()).unwrap();
+        }
+        insta::assert_snapshot!(texts);
+    }
+}

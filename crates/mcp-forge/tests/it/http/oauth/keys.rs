@@ -203,7 +203,9 @@ fn an_issuer_cannot_send_the_server_elsewhere_or_drown_it() {
     ] {
         let issuer = Issuer::with(Vec::new());
         issuer.answer(answer);
-        let served = serve(&[("one", &issuer)], "    jwks_min_interval: 1\n");
+        // A key that is there and wrong is not asked for again until it is old.
+        let more = "    jwks_min_interval: 1\n    jwks_max_age: 1\n";
+        let served = serve(&[("one", &issuer)], more);
         let valid = good.token(&good.header(), &issuer.claims());
         let refused = ask(&served, &valid);
         assert!(matches!(refused.status, 401 | 503), "{name}: {refused:?}");
