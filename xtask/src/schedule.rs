@@ -23,6 +23,8 @@ pub(crate) struct Report {
     counts: Counts,
     took: Duration,
     outcome: Result<Ran, String>,
+    /// What failed, in short.
+    complaints: Vec<String>,
 }
 
 impl Report {
@@ -83,7 +85,12 @@ pub(crate) fn print_summary(reports: &[Report]) {
         match &report.outcome {
             Ok(Ran::Tests) => {}
             Ok(Ran::Nothing(reason)) => println!("\n{}: nothing was run: {reason}", report.name),
-            Err(failure) => println!("\n{}: {failure}", report.name),
+            Err(failure) => {
+                println!("\n{}: {failure}", report.name);
+                for line in &report.complaints {
+                    println!("  {line}");
+                }
+            }
         }
     }
     let total = reports
@@ -136,6 +143,7 @@ fn fail_those_in_vain(waiting: &mut Vec<&Group>, reports: &mut Vec<Report>) {
             outcome: Err(format!(
                 "not run, because it needs `{needed}`, which failed"
             )),
+            complaints: Vec::new(),
         });
     }
 }
@@ -157,6 +165,7 @@ fn run_one(group: &Group, workspace: &Workspace) -> Report {
             _ => Counts::read(&output, outcome.is_ok()),
         },
         took: started.elapsed(),
+        complaints: complaints(&output),
         outcome: outcome.map_err(|error| format!("{error:#}")),
     }
 }
@@ -174,9 +183,35 @@ fn print_report(report: &Report, workspace: &Workspace) {
         Err(failure) => failure,
     };
     println!("FAILED  {} ({seconds:.1} s): {failure}", report.name);
-    for line in read_log(report.name, workspace).lines() {
+    let log = read_log(report.name, workspace);
+    for line in log.lines().filter(|line| !line.ends_with(" ... ok")) {
         println!("  {} | {line}", report.name);
     }
+}
+
+/// The lines in which test runners say what failed, for those who see only the end of the output.
+fn complaints(output: &str) -> Vec<String> {
+    const MOST: usize = 40;
+    const BEGINNINGS: [&str; 4] = ["FAIL", "ERROR", "error", "not ok"];
+    let mut found = Vec::new();
+    let mut of_a_panic = 0;
+    for line in output.lines() {
+        let is_panic = line.starts_with("thread '") && line.contains(" panicked at ");
+        if is_panic {
+            of_a_panic = 4;
+        }
+        if line.starts_with("stack backtrace:") {
+            of_a_panic = 0;
+        }
+        if of_a_panic > 0 || BEGINNINGS.iter().any(|start| line.starts_with(start)) {
+            found.push(line.to_owned());
+        }
+        of_a_panic -= i32::from(of_a_panic > 0);
+        if found.len() == MOST {
+            break;
+        }
+    }
+    found
 }
 
 fn read_log(group: &str, workspace: &Workspace) -> String {
@@ -192,6 +227,22 @@ mod tests {
     use anyhow::bail;
 
     use super::*;
+
+    #[test]
+    fn what_failed_is_told_in_short() {
+        let output = "test a ... ok\n\n---- b stdout ----\n\n\
+            thread 'b' (12) panicked at tests/b.rs:5:5:\nleft: 1\nright: 2\nstack backtrace:\n   0: begin\n\
+            FAIL: test_c (c.C.test_c)\nTraceback\n";
+        assert_eq!(
+            complaints(output),
+            [
+                "thread 'b' (12) panicked at tests/b.rs:5:5:",
+                "left: 1",
+                "right: 2",
+                "FAIL: test_c (c.C.test_c)"
+            ]
+        );
+    }
 
     fn group(name: &'static str, after: &'static [&'static str], run: crate::groups::Run) -> Group {
         Group {

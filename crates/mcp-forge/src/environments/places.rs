@@ -4,7 +4,7 @@
 //! DATA/environments/<id>/         published: the lock's hash names it, a rename made it
 //! DATA/environments/new-<build>/  a build's files, taken from the job and not looked at yet
 //! DATA/environments/building/     one lock for each build that runs, one for each tree that is made
-//! UV/cache/                       uv's own, shared by all builds
+//! UV/cache/                       uv's own, shared by all builds (`cache.rs`)
 //! UV/staging-<data>-<build>/      what a job writes; several data directories may share one UV
 //! ```
 //!
@@ -40,6 +40,7 @@ use rustix::{
 use sha2::{Digest, Sha256};
 use tokio_util::task::TaskTracker;
 
+use super::cache::{Cache, InUse};
 use crate::engine::native::job::hand_over;
 
 /// Between two looks at whether another build of the same tree is done.
@@ -51,9 +52,8 @@ const CHECKED: &str = "checked";
 /// Bytes that are read of it.
 const MOST_FOUND: u64 = 1 << 20;
 
-/// How the names of builds' directories begin, and in `uv`'s cache those of what is being unpacked.
+/// How the names of builds' directories begin.
 const STAGING: &str = "staging-";
-const UNFINISHED: &str = ".tmp";
 
 /// How often it is tried to remove what a killed job wrote.
 const TRIES: usize = 40;
@@ -67,6 +67,7 @@ const ROOM: u64 = 8 << 20;
 pub(super) struct Places {
     trees: PathBuf,
     uv: PathBuf,
+    cache: Cache,
     /// What the names of this data directory's builds begin with.
     staging: String,
     /// Removals of what builds leave, which a server that ends waits for.
@@ -81,6 +82,7 @@ pub(super) struct Site {
     /// What the job writes.
     staging: Arc<OwnedFd>,
     alive: Option<Sole>,
+    in_use: Option<InUse>,
 }
 
 /// The right to make one tree, or to call oneself by one name.
@@ -103,12 +105,14 @@ pub(super) struct Unchecked {
 }
 
 impl Places {
-    pub(super) fn new(data_dir: &Path, uv: &Path) -> Self {
+    /// Between builds `uv`'s cache takes no more bytes than `most_cached`.
+    pub(super) fn new(data_dir: &Path, uv: &Path, most_cached: u64) -> Self {
         let whose = Sha256::digest(data_dir.as_os_str().as_bytes());
         let [first, second, third, fourth, ..] = <[u8; 32]>::from(whose);
         Self {
             trees: data_dir.join("environments"),
             uv: uv.to_owned(),
+            cache: Cache::new(uv.join("cache"), most_cached),
             removals: TaskTracker::new(),
             staging: format!("{STAGING}{first:02x}{second:02x}{third:02x}{fourth:02x}-"),
         }
@@ -127,37 +131,6 @@ impl Places {
             Ok(runtime) => drop(self.removals.spawn_blocking_on(remove, &runtime)),
             Err(_) => remove(),
         }
-    }
-
-    /// Removes what `uv` was killed over, once no build can be at it any more: whoever builds, for
-    /// whatever data directory, has a directory beside the cache.
-    ///
-    /// # Errors
-    ///
-    /// The system's; the rest is left for the next time.
-    fn remove_unfinished(&self) -> io::Result<()> {
-        let path = self.uv.join("cache");
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let opened = match rustix::fs::open(&path, flags, Mode::empty()) {
-            Err(Errno::NOENT) => return Ok(()),
-            opened => opened?,
-        };
-        // Jobs own it, and could put a link in its place: only what was opened is touched.
-        let cache = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
-        let mut unfinished = names(&cache)?;
-        unfinished.retain(|name| name.starts_with(UNFINISHED));
-        // Looked at after the list was made: who comes later has other names.
-        if names(&self.uv)?
-            .iter()
-            .any(|name| name.starts_with(STAGING))
-        {
-            return Ok(());
-        }
-        let mut removed = Ok(());
-        for name in unfinished {
-            removed = removed.and(fs::remove_dir_all(cache.join(name)));
-        }
-        removed
     }
 
     /// Where a tree lies, or would.
@@ -219,11 +192,10 @@ impl Places {
     ///
     /// The system's; what is left [`Self::remove_left`] removes.
     pub(super) fn begin(&self) -> io::Result<Site> {
-        let cache = self.uv.join("cache");
-        for directory in [&self.trees, &self.building(), &self.uv, &cache] {
+        for directory in [&self.trees, &self.building(), &self.uv] {
             create(directory)?;
         }
-        hand_over(&cache)?;
+        let in_use = self.cache.enter()?;
         let (name, alive) = loop {
             let mut bytes = [0_u8; 8];
             getrandom(&mut bytes, GetRandomFlags::empty())?;
@@ -241,6 +213,7 @@ impl Places {
             name,
             staging: Arc::new(rustix::fs::open(&staging, flags, Mode::empty())?),
             alive: Some(alive),
+            in_use: Some(in_use),
         })
     }
 
@@ -289,7 +262,7 @@ impl Places {
                 }
             }
         }
-        self.remove_unfinished()?;
+        self.cache.clean()?;
         for name in names(&self.trees)? {
             // Removed and not gone, or published and never checked.
             let is_left = || name.starts_with(".removed-") || (is_id(&name) && !self.has(&name));
@@ -446,14 +419,15 @@ impl Drop for Site {
         // What cannot be removed now is removed by the next server's start. Of a link, the link.
         let left = [self.own_directory(), self.new_tree()];
         let lock = self.places.lock_of(&self.name);
-        let alive = self.alive.take();
-        let places = self.places.clone();
+        let (alive, in_use) = (self.alive.take(), self.in_use.take());
+        let cache = self.places.cache.clone();
         self.places.in_background(move || {
             for directory in left {
                 remove_from_the_dying(|| fs::remove_dir_all(&directory));
             }
             let _ = fs::remove_file(lock);
-            remove_from_the_dying(|| places.remove_unfinished());
+            drop(in_use);
+            remove_from_the_dying(|| cache.clean());
             drop(alive);
         });
     }
@@ -532,7 +506,7 @@ fn gone(removed: io::Result<()>) -> io::Result<()> {
     })
 }
 
-fn create(directory: &Path) -> io::Result<()> {
+pub(super) fn create(directory: &Path) -> io::Result<()> {
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -556,7 +530,7 @@ fn is_same(lock: &File, path: &Path) -> bool {
     (ours.dev(), ours.ino()) == (there.dev(), there.ino())
 }
 
-fn names(directory: &Path) -> io::Result<Vec<String>> {
+pub(super) fn names(directory: &Path) -> io::Result<Vec<String>> {
     match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         entries => Ok(entries?
@@ -571,7 +545,7 @@ mod tests {
 
     fn places() -> (tempfile::TempDir, Places) {
         let directory = tempfile::tempdir().unwrap();
-        let places = Places::new(directory.path(), &directory.path().join("uv"));
+        let places = Places::new(directory.path(), &directory.path().join("uv"), 1 << 20);
         (directory, places)
     }
 
@@ -616,7 +590,7 @@ mod tests {
     fn builds_of_another_data_directory_are_left_alone() {
         let (directory, places) = places();
         let alive = places.begin().unwrap();
-        let other = Places::new(&directory.path().join("other"), places.writable());
+        let other = Places::new(&directory.path().join("other"), places.writable(), 1 << 20);
         let _own = other.begin().unwrap();
         other.remove_left().unwrap();
         assert!(staging(&alive).exists());
