@@ -19,7 +19,7 @@ use std::{
     fs::{self, DirBuilder, File, OpenOptions},
     io::{self, Read},
     os::{
-        fd::{AsRawFd, OwnedFd},
+        fd::OwnedFd,
         unix::{
             ffi::OsStrExt,
             fs::{DirBuilderExt, OpenOptionsExt},
