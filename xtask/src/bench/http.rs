@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -96,7 +96,7 @@ impl HttpServer {
         seconds: u64,
     ) -> anyhow::Result<Value> {
         let threads = clients.min(2);
-        let child = Command::new("wrk")
+        let child = program("wrk")
             .args(["--script".as_ref(), self.script.as_os_str()])
             .args([
                 format!("-t{threads}"),
@@ -206,7 +206,7 @@ fn listening(child: &mut Child, log: &Path) -> anyhow::Result<(String, String)> 
 fn end(child: &mut Child) {
     let pid = child.id().to_string();
     // If it cannot be asked, it is killed below.
-    let _ = Command::new("kill").args(["-TERM", &pid]).status();
+    let _ = program("kill").args(["-TERM", &pid]).status();
     let deadline = Instant::now() + Duration::from_secs(5);
     while Instant::now() < deadline {
         if matches!(child.try_wait(), Ok(Some(_))) {
