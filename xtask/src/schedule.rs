@@ -110,8 +110,7 @@ fn take_ready<'a>(
             .iter()
             .any(|report| report.name == name && report.passed())
     };
-    let lane_is_free =
-        |lane: Lane| lane == Lane::Any || running.iter().all(|group| group.lane != lane);
+    let lane_is_free = |lane: Lane| running.iter().all(|group| lane.stands(group.lane));
     let index = waiting
         .iter()
         .position(|group| lane_is_free(group.lane) && group.after.iter().all(|name| done(name)))?;
@@ -227,6 +226,26 @@ mod tests {
     use anyhow::bail;
 
     use super::*;
+
+    #[test]
+    fn who_looks_for_what_others_left_has_no_others() {
+        use Lane::{Alone, Any, Cargo, Container, Sandbox};
+        for (one, other, both) in [
+            (Alone, Alone, false),
+            (Alone, Sandbox, false),
+            (Alone, Container, false),
+            (Alone, Cargo, true),
+            (Sandbox, Container, true),
+            (Sandbox, Sandbox, false),
+            (Cargo, Cargo, false),
+            (Cargo, Sandbox, true),
+            (Any, Any, true),
+            (Any, Alone, true),
+        ] {
+            assert_eq!(one.stands(other), both, "{one:?} {other:?}");
+            assert_eq!(other.stands(one), both, "{other:?} {one:?}");
+        }
+    }
 
     #[test]
     fn what_failed_is_told_in_short() {
