@@ -26,6 +26,7 @@ mod places;
 mod plan;
 mod progress;
 mod scan;
+mod site;
 mod tree;
 mod uv;
 mod view;
