@@ -8,4 +8,6 @@ mod lifecycle;
 mod oauth;
 mod principals;
 mod rest;
+pub(crate) mod rows;
 mod served;
+mod troubles;
