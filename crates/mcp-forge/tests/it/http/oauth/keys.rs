@@ -2,7 +2,9 @@
 
 use std::{
     fs,
+    io::{BufRead, BufReader},
     net::{SocketAddr, TcpListener},
+    process::{Command, Stdio},
     thread,
     time::Instant,
 };
@@ -12,7 +14,7 @@ use serde_json::{Value, json};
 use super::{
     ask, await_that,
     issuer::{Answer, Issuer, Key, set_of},
-    readiness, serve, serve_with, token,
+    readiness, serve, serve_trusting, serve_with, token,
 };
 
 #[test]
@@ -249,4 +251,69 @@ fn keys_in_a_file_are_those_that_it_has_now() {
         ask(&served, &second).status == 200
     });
     assert_eq!(issuer.asked(), 0);
+}
+
+#[test]
+fn keys_are_taken_from_whom_the_certificate_names_only() {
+    let directory = tempfile::tempdir().unwrap();
+    let issuer = Issuer::new();
+    let path = directory.path();
+    let make = "
+        new='-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes'
+        openssl req -x509 $new -days 2 -subj /CN=test -keyout ca.key -out ca.pem &&
+        openssl req $new -subj /CN=localhost -keyout key.pem -out request.pem &&
+        echo subjectAltName=DNS:localhost > names &&
+        openssl x509 -req -in request.pem -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names -out cert.pem";
+    let made = Command::new("sh")
+        .args(["-c", make])
+        .current_dir(path)
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let keys = set_of(vec![issuer.key().public()]);
+    fs::write(path.join("keys"), format!("HTTP/1.0 200 OK\r\n\r\n{keys}")).unwrap();
+    let mut https = Command::new("openssl")
+        .args([
+            "s_server",
+            "-accept",
+            "127.0.0.1:0",
+            "-cert",
+            "cert.pem",
+            "-key",
+            "key.pem",
+            "-HTTP",
+        ])
+        .current_dir(path)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    // It is read to its end, or what serves the keys would wait for room.
+    let mut said = BufReader::new(https.stdout.take().unwrap())
+        .lines()
+        .map(Result::unwrap);
+    let port = said.find_map(|line| Some(line.strip_prefix("ACCEPT 127.0.0.1:")?.to_owned()));
+    let reader = thread::spawn(move || said.for_each(drop));
+    let serve = |host: &str, trusted: &[(&str, &str)]| {
+        let url = format!("https://{host}:{}/keys", port.as_ref().unwrap());
+        let entry = format!(
+            "      one: {{issuer: \"{}\", jwks_url: \"{url}\"}}\n",
+            issuer.name()
+        );
+        serve_trusting(&entry, "    jwks_min_interval: 1\n", trusted)
+    };
+    let authority = path.join("ca.pem");
+    let trusted = [("SSL_CERT_FILE", authority.to_str().unwrap())];
+    let valid = issuer.token(&json!({}));
+    let served = serve("localhost", &trusted);
+    assert_eq!(ask(&served, &valid).status, 200, "{}", served.said());
+    for (host, trusted) in [("localhost", &[][..]), ("127.0.0.1", &trusted)] {
+        let served = serve(host, trusted);
+        assert_eq!(ask(&served, &valid).status, 503, "{host}");
+        await_that("it is told why", || served.said().contains("certificate"));
+    }
+    https.kill().unwrap();
+    https.wait().unwrap();
+    reader.join().unwrap();
 }

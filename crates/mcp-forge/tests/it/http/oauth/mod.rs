@@ -4,7 +4,7 @@ mod forged;
 mod issuer;
 mod keys;
 mod metadata;
-mod principals;
+mod owners;
 
 use serde_json::Value;
 
@@ -28,9 +28,17 @@ fn serve(issuers: &[(&str, &Issuer)], more: &str) -> Served {
 
 /// The same with the issuers as they are in the file.
 fn serve_with(issuers: &str, more: &str) -> Served {
+    serve_trusting(issuers, more, &[])
+}
+
+/// The same with variables that say whose certificates are good.
+fn serve_trusting(issuers: &str, more: &str, variables: &[(&str, &str)]) -> Served {
     let config =
         format!("server:\n  oauth:\n    resource: {RESOURCE}\n{more}    issuers:\n{issuers}");
-    Served::start_configured(&config, &[("MCP_FORGE_LOG", "debug")])
+    Served::start_configured(
+        &config,
+        &[&[("MCP_FORGE_LOG", "debug")][..], variables].concat(),
+    )
 }
 
 /// Asks for something that a token with the scope to run code opens.
