@@ -16,6 +16,7 @@ use http::{
 };
 
 use super::{Shared, no_such_address};
+use crate::identity::OAuth;
 
 /// Where it is, for a service without a path.
 pub(super) const ROOT: &str = "/.well-known/oauth-protected-resource";
@@ -32,7 +33,7 @@ pub(super) fn methods() -> MethodRouter<Shared> {
 }
 
 async fn document(State(shared): State<Shared>, uri: Uri) -> Response {
-    let terms = shared.credentials.oauth.as_ref().map(|oauth| oauth.terms());
+    let terms = shared.credentials.oauth.as_ref().map(OAuth::terms);
     let Some(terms) = terms.filter(|terms| terms.are_at(uri.path())) else {
         return no_such_address().await.into_response();
     };

@@ -175,12 +175,12 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
         || address.is_multicast();
     !special
         && match address.octets() {
-            // This network; shared by a provider's customers; protocol assignments; benchmarks; reserved.
-            [0, ..]
-            | [100, 64..=127, ..]
-            | [192, 0, 0, _]
-            | [198, 18 | 19, ..]
-            | [240..=255, ..] => false,
+            // This network, and what is reserved.
+            [0 | 240..=255, ..] => false,
+            // Shared by a provider's customers.
+            [100, 64..=127, ..] => false,
+            // Assigned to protocols, and for benchmarks.
+            [192, 0, 0, _] | [198, 18 | 19, ..] => false,
             _ => true,
         }
 }

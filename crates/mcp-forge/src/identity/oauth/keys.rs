@@ -71,7 +71,7 @@ struct Key {
     id: Option<String>,
     /// What may be checked with it.
     algorithms: Vec<Algorithm>,
-    key: DecodingKey,
+    public: DecodingKey,
 }
 
 impl Keys {
@@ -144,7 +144,7 @@ impl Kept {
             key.algorithms.contains(&algorithm) && (id.is_none() || key.id.as_deref() == id)
         });
         match (fitting.next(), fitting.next()) {
-            (Some(key), None) => Ok(key.key.clone()),
+            (Some(key), None) => Ok(key.public.clone()),
             // Two of one name would let the issuer's mistake decide which counts.
             _ => Err(Missing::Key),
         }
@@ -179,15 +179,16 @@ impl Kept {
         }
         let trouble = self.read().await.err();
         if trouble != reading.trouble {
-            match &trouble {
-                Some(problem) => tracing::warn!(
+            if let Some(problem) = &trouble {
+                tracing::warn!(
                     issuer = self.issuer,
                     "the keys of an issuer of tokens cannot be read: {problem}"
-                ),
-                None => tracing::info!(
+                );
+            } else {
+                tracing::info!(
                     issuer = self.issuer,
                     "the keys of an issuer of tokens are there again"
-                ),
+                );
             }
         }
         *reading = Reading {
@@ -262,7 +263,7 @@ impl Key {
         Some(Self {
             id: about.key_id.clone(),
             algorithms,
-            key: DecodingKey::from_jwk(key).ok()?,
+            public: DecodingKey::from_jwk(key).ok()?,
         })
     }
 }

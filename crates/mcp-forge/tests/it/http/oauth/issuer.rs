@@ -189,8 +189,8 @@ impl Issuer {
     pub(super) fn at(address: SocketAddr, keys: Vec<Key>) -> Self {
         let listener = TcpListener::bind(address).unwrap();
         let address = listener.local_addr().unwrap();
-        let published = keys.iter().map(Key::public).collect();
-        let answer = Arc::new(Mutex::new(Answer::Keys(set_of(published))));
+        let published: Vec<Value> = keys.iter().map(Key::public).collect();
+        let answer = Arc::new(Mutex::new(Answer::Keys(set_of(&published))));
         let asked = Arc::new(AtomicUsize::new(0));
         let (said, counted) = (Arc::clone(&answer), Arc::clone(&asked));
         // It ends with the tests.
@@ -228,9 +228,8 @@ impl Issuer {
     }
 
     pub(super) fn publish(&self, keys: &[&Key]) {
-        self.answer(Answer::Keys(set_of(
-            keys.iter().map(|key| key.public()).collect(),
-        )));
+        let published: Vec<Value> = keys.iter().map(|key| key.public()).collect();
+        self.answer(Answer::Keys(set_of(&published)));
     }
 
     pub(super) fn answer(&self, answer: Answer) {
@@ -275,7 +274,7 @@ fn with(mut object: Value, changes: &Value) -> Value {
     object
 }
 
-pub(super) fn set_of(keys: Vec<Value>) -> Value {
+pub(super) fn set_of(keys: &[Value]) -> Value {
     json!({"keys": keys})
 }
 

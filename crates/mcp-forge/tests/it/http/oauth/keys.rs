@@ -163,7 +163,7 @@ fn an_issuer_cannot_send_the_server_elsewhere_or_drown_it() {
         format!("Location: {}\r\n", trap.jwks_url()),
         String::new(),
     );
-    let mut huge = set_of(vec![good.public()]);
+    let mut huge = set_of(&[good.public()]);
     huge["padding"] = "x".repeat(300 << 10).into();
     let mut secret = good.public();
     secret["kty"] = "oct".into();
@@ -180,10 +180,10 @@ fn an_issuer_cannot_send_the_server_elsewhere_or_drown_it() {
         ("a redirect", redirect),
         (
             "an error",
-            Answer::Other(500, String::new(), set_of(vec![good.public()]).to_string()),
+            Answer::Other(500, String::new(), set_of(&[good.public()]).to_string()),
         ),
         ("too much", Answer::Keys(huge)),
-        ("too many", Answer::Keys(set_of(many))),
+        ("too many", Answer::Keys(set_of(&many))),
         (
             "no JSON",
             Answer::Other(200, String::new(), "<html>".to_owned()),
@@ -193,14 +193,14 @@ fn an_issuer_cannot_send_the_server_elsewhere_or_drown_it() {
             Answer::Other(200, String::new(), "[".repeat(100_000)),
         ),
         ("no set", Answer::Keys(json!([good.public()]))),
-        ("a secret", Answer::Keys(set_of(vec![secret]))),
-        ("for encryption", Answer::Keys(set_of(vec![wrapping]))),
-        ("for agreement", Answer::Keys(set_of(vec![deriving]))),
-        ("for another algorithm", Answer::Keys(set_of(vec![other]))),
-        ("not on its curve", Answer::Keys(set_of(vec![off]))),
+        ("a secret", Answer::Keys(set_of(&[secret]))),
+        ("for encryption", Answer::Keys(set_of(&[wrapping]))),
+        ("for agreement", Answer::Keys(set_of(&[deriving]))),
+        ("for another algorithm", Answer::Keys(set_of(&[other]))),
+        ("not on its curve", Answer::Keys(set_of(&[off]))),
         (
             "two of one name",
-            Answer::Keys(set_of(vec![good.public(), Key::p256("first").public()])),
+            Answer::Keys(set_of(&[good.public(), Key::p256("first").public()])),
         ),
     ] {
         let issuer = Issuer::with(Vec::new());
@@ -212,7 +212,7 @@ fn an_issuer_cannot_send_the_server_elsewhere_or_drown_it() {
         let refused = ask(&served, &valid);
         assert!(matches!(refused.status, 401 | 503), "{name}: {refused:?}");
         // Among them one that is good is found.
-        issuer.answer(Answer::Keys(set_of(vec![
+        issuer.answer(Answer::Keys(set_of(&[
             json!({"kty": "PQ", "kid": "new"}),
             json!({"kty": "RSA", "kid": "x"}),
             json!(7),
@@ -228,7 +228,7 @@ fn keys_in_a_file_are_those_that_it_has_now() {
     let issuer = Issuer::new();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("keys.json");
-    let write = |keys: Vec<Value>| fs::write(&file, set_of(keys).to_string()).unwrap();
+    let write = |keys: Vec<Value>| fs::write(&file, set_of(&keys).to_string()).unwrap();
     write(vec![issuer.key().public()]);
     let entry = format!(
         "      one: {{issuer: \"{}\", jwks_file: \"{}\"}}\n",
@@ -254,6 +254,10 @@ fn keys_in_a_file_are_those_that_it_has_now() {
 }
 
 #[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "openssl makes the certificates and serves the keys"
+)]
 fn keys_are_taken_from_whom_the_certificate_names_only() {
     let directory = tempfile::tempdir().unwrap();
     let issuer = Issuer::new();
@@ -270,7 +274,7 @@ fn keys_are_taken_from_whom_the_certificate_names_only() {
         .output()
         .unwrap();
     assert!(made.status.success(), "{made:?}");
-    let keys = set_of(vec![issuer.key().public()]);
+    let keys = set_of(&[issuer.key().public()]);
     fs::write(path.join("keys"), format!("HTTP/1.0 200 OK\r\n\r\n{keys}")).unwrap();
     let mut https = Command::new("openssl")
         .args([
