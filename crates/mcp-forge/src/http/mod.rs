@@ -2,7 +2,13 @@
 //!
 //! What is answered is decided by the doors behind it; here is nothing but the way to them.
 
-use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use axum::{
     Router,
@@ -12,6 +18,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{any, get},
 };
+use futures_util::StreamExt;
 use http::{Request, StatusCode, header::CONTENT_TYPE};
 use http_body_util::BodyExt;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -31,7 +38,7 @@ mod tls;
 pub use bind::Bound;
 
 use crate::{
-    identity::{Caller, Credentials, JwksError, Scope, TokensError},
+    identity::{Caller, Credential, Credentials, JwksError, Scope, TokensError},
     mcp::{self, Endpoint},
     rest,
     servers::Listening,
@@ -247,9 +254,25 @@ async fn admit(State(shared): State<Shared>, request: Request<Body>, next: Next)
         return response;
     }
     match shared.quotas.open_stream(&caller) {
-        Ok(stream) => until_its_end(response, (None, stream)),
+        Ok(stream) => until_its_end(until_its_token_is_over(response, &caller), (None, stream)),
         Err(refused) => refused.into_response(),
     }
+}
+
+/// The response, whose stream ends with the token that opened it: what has no end of its own would
+/// tell for ever what its caller may not ask any more.
+fn until_its_token_is_over(response: Response, caller: &Caller) -> Response {
+    let Credential::Issued {
+        until: Some(until), ..
+    } = caller.credential
+    else {
+        return response;
+    };
+    let left = until.duration_since(SystemTime::now()).unwrap_or_default();
+    response.map(|body| {
+        let frames = body.into_data_stream();
+        Body::from_stream(frames.take_until(tokio::time::sleep(left)))
+    })
 }
 
 /// The response, which counts until its body is sent or nobody wants it any more.

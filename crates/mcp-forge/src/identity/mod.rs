@@ -13,6 +13,7 @@ use std::{
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::{Arc, PoisonError, RwLock},
+    time::SystemTime,
 };
 
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -73,8 +74,13 @@ pub struct Caller {
 pub enum Credential {
     /// A token of the file.
     Listed,
-    /// A token that somebody else issued, under these terms.
-    Issued(Arc<Terms>),
+    /// A token that somebody else issued.
+    Issued {
+        /// The terms under which it is accepted.
+        terms: Arc<Terms>,
+        /// When it is over, if that is a moment that the system knows.
+        until: Option<SystemTime>,
+    },
 }
 
 impl Caller {

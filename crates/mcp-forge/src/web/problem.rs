@@ -140,7 +140,7 @@ pub(crate) fn needs(caller: &Caller, scope: Scope) -> Result<(), Problem> {
             let challenge = format!(r#"Bearer error="insufficient_scope", scope="{word}""#);
             (word, challenge)
         }
-        Credential::Issued(terms) => {
+        Credential::Issued { terms, .. } => {
             let granted = caller.scopes.iter().copied();
             (terms.word(scope), terms.insufficient(granted, scope))
         }

@@ -123,7 +123,10 @@ impl OAuth {
             scopes,
             requests_per_minute,
             requests_in_flight,
-            credential: Credential::Issued(Arc::clone(&self.terms)),
+            credential: Credential::Issued {
+                terms: Arc::clone(&self.terms),
+                until: claims.until(&self.rules),
+            },
         })
     }
 }

@@ -1,6 +1,9 @@
 //! One token: what it says, and whether that is true.
 
-use std::{collections::BTreeSet, time::SystemTime};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, SystemTime},
+};
 
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, dangerous, decode, errors::ErrorKind};
 use serde::Deserialize;
@@ -126,6 +129,13 @@ impl Claims {
     pub(super) fn owner(&self, claim: &str) -> Option<&str> {
         let text = self.0.get(claim)?.as_str()?;
         (!text.is_empty()).then_some(text)
+    }
+
+    /// Until when it is let in.
+    pub(super) fn until(&self, rules: &Rules) -> Option<SystemTime> {
+        let seconds = self.0.get("exp")?.as_f64()?;
+        let lifetime = Duration::try_from_secs_f64(seconds).ok()?;
+        SystemTime::UNIX_EPOCH.checked_add(lifetime.checked_add(Duration::from_secs(rules.leeway))?)
     }
 
     /// Whether a scope was granted: in `scope`, as RFC 9068 has it, or in `scp`, as others do.

@@ -48,6 +48,7 @@ const ROWS: &[Row] = &[
         "401 at its next use; the conversation is its owner's with another token, and nobody else's",
         &[
             "owners::a_token_that_expires_in_the_middle_of_a_session_opens_nothing_more",
+            "owners::a_stream_without_an_end_ends_with_the_token_that_opened_it",
             "keys::a_new_key_is_found_and_an_old_one_forgotten",
             "keys::keys_that_are_old_are_read_again_though_nobody_asks",
         ],

@@ -1,5 +1,7 @@
 //! Whose things are whose, where tokens come from several issuers and from the file.
 
+use std::time::Instant;
+
 use serde_json::{Value, json};
 
 use super::{
@@ -7,7 +9,7 @@ use super::{
     issuer::{Issuer, Key},
     now, serve, serve_with, token,
 };
-use crate::http::served::{Reply, initialize, modern_meta};
+use crate::http::served::{PATIENCE, Reply, initialize, modern_meta};
 
 fn post(served: &Served, token: &str, more: &[&str], body: &str) -> Reply {
     let authorization = format!("Authorization: Bearer {token}");
@@ -123,6 +125,36 @@ fn a_token_that_expires_in_the_middle_of_a_session_opens_nothing_more() {
     );
     assert_eq!(post(&served, &other, &[&session], list).status, 404);
     assert_eq!(post(&served, &fresh, &[&session], list).status, 200);
+}
+
+#[test]
+fn a_stream_without_an_end_ends_with_the_token_that_opened_it() {
+    let issuer = Issuer::new();
+    let served = serve(&[("one", &issuer)], "    leeway: 0\n");
+    let short = issuer.token(&json!({"exp": now() + 4}));
+    let opened = post(&served, &short, &[], &initialize("2025-11-25"));
+    let session = format!(
+        "Mcp-Session-Id: {}",
+        opened.header("mcp-session-id").unwrap()
+    );
+    let initialized = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+    assert_eq!(post(&served, &short, &[&session], initialized).status, 202);
+    let began = Instant::now();
+    let authorization = format!("Authorization: Bearer {short}");
+    let headers = [
+        authorization.as_str(),
+        session.as_str(),
+        "Accept: text/event-stream",
+    ];
+    // Read until the server is done with it; what had no end would be given up after two minutes.
+    let stream = served.request("GET /mcp", &headers, "");
+    assert_eq!(stream.status, 200, "{stream:?}");
+    assert!(began.elapsed() < PATIENCE / 2, "it did not end");
+    assert_eq!(
+        ask(&served, &short).status,
+        401,
+        "it ended before its token"
+    );
 }
 
 #[test]
