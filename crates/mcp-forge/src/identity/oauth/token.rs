@@ -96,6 +96,13 @@ impl<'a> Unverified<'a> {
         let decoded = decode::<Map<String, Value>>(self.token, key, &validation);
         let claims = Claims(decoded.map_err(|error| refusal(error.kind()))?.claims);
         claims.check_issued_at(rules.leeway)?;
+        // The library lets it live to the end of its last second.
+        if claims
+            .until(rules)
+            .is_some_and(|until| until <= SystemTime::now())
+        {
+            return Err(refusal(&ErrorKind::ExpiredSignature));
+        }
         Ok(claims)
     }
 }
