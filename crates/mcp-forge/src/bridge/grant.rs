@@ -73,6 +73,23 @@ impl Grant {
         self.tools.keys().cloned().collect()
     }
 
+    async fn call_granted(
+        &self,
+        granted: &Granted,
+        arguments: Map<String, Value>,
+    ) -> Result<ToolValue, ToolFailure> {
+        let arguments = granted.arguments(arguments)?;
+        self.count_bytes(json_size(&arguments))?;
+        // Never closed; an error could only mean that the grant is gone.
+        let _slot = self
+            .slots
+            .acquire()
+            .await
+            .map_err(|_| limit("the turn is over".to_owned()))?;
+        let answer = granted.send(arguments).await?;
+        self.result(granted, answer)
+    }
+
     fn count_call(&self) -> Result<(), ToolFailure> {
         let most = self.limits.max_calls;
         if self.calls.fetch_add(1, Ordering::Relaxed) >= most {
@@ -135,16 +152,8 @@ impl Tools for Grant {
                 ),
             ));
         };
-        let arguments = granted.arguments(arguments)?;
-        self.count_bytes(json_size(&arguments))?;
-        // Never closed; an error could only mean that the grant is gone.
-        let _slot = self
-            .slots
-            .acquire()
-            .await
-            .map_err(|_| limit("the turn is over".to_owned()))?;
-        let answer = granted.send(arguments).await?;
-        self.result(granted, answer)
+        let counted = granted.upstream.calls.begin();
+        counted.end(self.call_granted(granted, arguments).await)
     }
 }
 

@@ -156,6 +156,11 @@ fn server(reader: &Reader<'_>) -> Result<ServerConfig, ConfigError> {
         max_connections: reader.number("server.max_connections")?,
         requests_per_minute: reader.number("server.requests_per_minute")?,
         requests_in_flight: reader.number("server.requests_in_flight")?,
+        cpu_seconds_per_hour: if reader.is_written("server.cpu_seconds_per_hour") {
+            Some(reader.number("server.cpu_seconds_per_hour")?)
+        } else {
+            None
+        },
         drain: reader.duration("server.drain")?,
     })
 }

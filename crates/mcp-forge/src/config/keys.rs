@@ -75,6 +75,7 @@ pub(super) const KEYS: &[Key] = &[
     key("server.max_connections", Kind::Integer(1, 100_000), "1000", "HTTP connections at the same time; a further one is told to come back."),
     key("server.requests_per_minute", COUNT, "6000", "HTTP requests a minute of one principal; a further one is told when to come back."),
     key("server.requests_in_flight", Kind::Integer(1, 10_000), "64", "HTTP requests of one principal at the same time."),
+    key("server.cpu_seconds_per_hour", COUNT, "", "CPU seconds that the turns, sessions and builds of one principal may use in an hour; whoever has used them is told when to come back. Default: as many as it likes."),
     key("server.drain", Kind::Duration(0.0, 3_600.0), "30", "Time that running requests have when the HTTP service is to end."),
     key("server.podman_socket", Kind::Path, "", "Socket of the container API. Default: the first that is there, the user's own before the system's."),
     key("server.background_idle", PERIOD, "300", "A server that the command line started ends after so long without a session and a client."),

@@ -227,6 +227,11 @@ async fn admit(State(shared): State<Shared>, request: Request<Body>, next: Next)
     let Some(caller) = caller else {
         return gate::unknown().into_response();
     };
+    // Where turns and builds begin it is looked at: asking what there is costs no CPU time to speak of.
+    let server = &shared.service.config().server;
+    if let Some(seconds) = caller.cpu_seconds_per_hour.or(server.cpu_seconds_per_hour) {
+        shared.service.limit_cpu(&caller.principal, seconds);
+    }
     let counted = match shared.quotas.admit(&caller) {
         Ok(counted) => counted,
         Err(refused) => return refused.into_response(),

@@ -157,6 +157,7 @@ mod tests {
             scopes: BTreeSet::new(),
             requests_per_minute,
             requests_in_flight: None,
+            cpu_seconds_per_hour: None,
         }
     }
 

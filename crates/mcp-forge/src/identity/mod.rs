@@ -58,6 +58,8 @@ pub struct Caller {
     pub requests_per_minute: Option<u32>,
     /// Requests at the same time, where it is another number than the server's.
     pub requests_in_flight: Option<usize>,
+    /// CPU seconds in an hour, where it is another number than the server's.
+    pub cpu_seconds_per_hour: Option<u32>,
 }
 
 impl Caller {
@@ -130,6 +132,7 @@ struct WrittenToken {
 struct WrittenQuotas {
     requests_per_minute: Option<NonZeroU32>,
     requests_in_flight: Option<NonZeroU32>,
+    cpu_seconds_per_hour: Option<NonZeroU32>,
 }
 
 fn run_only() -> BTreeSet<Scope> {
@@ -311,6 +314,7 @@ fn parse(text: &str) -> Result<Listed, String> {
                 .quotas
                 .requests_in_flight
                 .map(|most| most.get() as usize),
+            cpu_seconds_per_hour: token.quotas.cpu_seconds_per_hour.map(NonZeroU32::get),
         };
         tokens.push((hash, caller));
     }
@@ -318,7 +322,7 @@ fn parse(text: &str) -> Result<Listed, String> {
 }
 
 /// What a file of tokens looks like, for whoever wrote another.
-const SHAPE: &str = "this is no list of tokens: write `tokens:` and under it `- {principal: NAME, sha256: HEX, scopes: [run]}`, where the scopes are `run` and `admin`, and there may be `quotas: {requests_per_minute: N, requests_in_flight: N}`";
+const SHAPE: &str = "this is no list of tokens: write `tokens:` and under it `- {principal: NAME, sha256: HEX, scopes: [run]}`, where the scopes are `run` and `admin`, and there may be `quotas: {requests_per_minute: N, requests_in_flight: N, cpu_seconds_per_hour: N}`";
 
 fn is_name(text: &str) -> bool {
     (1..=MAX_PRINCIPAL).contains(&text.len())

@@ -108,7 +108,7 @@ pub(super) fn find(
 
 async fn run(api: &Api, caller: &Caller, (request, waits): (ExecuteRequest, bool)) -> Answer {
     // What is refused at once is refused here, with a record of who asked.
-    if waits || !api.service.accepts(&request) {
+    if waits || !api.service.accepts(&caller.principal, &request) {
         let done = api
             .service
             .execute_for(&caller.principal, request, &mut Unheard)

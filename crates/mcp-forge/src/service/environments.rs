@@ -196,7 +196,11 @@ impl Service {
         teller: &Teller,
     ) -> Result<Built, ServiceError> {
         let building = self.metrics.begin_build();
-        let built = match request.check() {
+        let _spending = self.spending(principal, teller);
+        let checked = request
+            .check()
+            .and_then(|request| self.may_use_cpu(principal).map(|()| request));
+        let built = match checked {
             Ok(request) => self.environments.build(principal, request, teller).await,
             Err(error) => return building.end(Err(error)),
         };
@@ -216,6 +220,10 @@ impl Service {
     ) -> Result<Built, ServiceError> {
         let name = environment_name("name", name)?;
         let building = self.metrics.begin_build();
+        let _spending = self.spending(principal, teller);
+        if let Err(error) = self.may_use_cpu(principal) {
+            return building.end(Err(error));
+        }
         let built = self.environments.rebuild(principal, &name, teller).await;
         building.end(built.map_err(ServiceError::from))
     }
@@ -340,6 +348,18 @@ impl Service {
         }))
     }
 
+    const fn spending<'a>(
+        &'a self,
+        principal: &'a Principal,
+        teller: &'a Teller,
+    ) -> Spending<'a> {
+        Spending {
+            service: self,
+            principal,
+            teller,
+        }
+    }
+
     async fn open_environment(
         &self,
         principal: &Principal,
@@ -347,6 +367,7 @@ impl Service {
         observer: &mut dyn Observer,
     ) -> Result<Arc<Environment>, ServiceError> {
         let (teller, mut told) = Teller::new();
+        let _spending = self.spending(principal, &teller);
         let opening = self.environments.open(principal, selection, &teller);
         let mut opening = std::pin::pin!(opening);
         loop {
@@ -359,6 +380,21 @@ impl Service {
                 }
             }
         }
+    }
+}
+
+/// A build, or an environment that may have to be built, for somebody. Dropped it is charged.
+struct Spending<'a> {
+    service: &'a Service,
+    principal: &'a Principal,
+    teller: &'a Teller,
+}
+
+impl Drop for Spending<'_> {
+    fn drop(&mut self) {
+        let took = self.teller.cpu_ms();
+        self.service.metrics.build_took(took);
+        self.service.ledger.charge(self.principal, took);
     }
 }
 

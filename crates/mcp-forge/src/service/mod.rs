@@ -14,9 +14,11 @@ use tokio_util::{
 };
 
 mod context;
+mod cpu;
 mod environments;
 mod fields;
 mod imports;
+mod ledger;
 mod metrics;
 mod ready;
 mod records;
@@ -50,12 +52,17 @@ use crate::{
     store::Store,
     turn::{self, Observer, Report, Turn},
 };
+use ledger::{Ledger, MeteredEngine};
 use records::AuditedTools;
 use request::Checked;
 use slots::{Slot, Slots};
 
 /// Between two looks at which environments nobody uses any more.
 const TIDY_EVERY: Duration = Duration::from_hours(1);
+
+/// Between two looks at what living sandboxes have used, so that it counts for the minute in which it
+/// was used.
+const SETTLE_EVERY: Duration = Duration::from_secs(30);
 
 /// The application: one a process, shared by every front door.
 #[derive(Debug)]
@@ -76,6 +83,7 @@ pub struct Service {
     environment: OnceCell<Value>,
     last_probe: ready::LastProbe,
     metrics: metrics::Metrics,
+    ledger: Arc<Ledger>,
 }
 
 /// A request that was not run, or could not be. What the code itself did is never an error here:
@@ -132,6 +140,16 @@ pub enum ServiceError {
         running: usize,
         /// Why this one cannot wait.
         why: String,
+    },
+    /// The principal has used the CPU time that it may use in an hour. Nothing ran.
+    #[error(
+        "you have used the {per_hour} CPU seconds that you may use in an hour; there are some again in {wait_s} s"
+    )]
+    CpuQuota {
+        /// CPU seconds an hour.
+        per_hour: u32,
+        /// Seconds.
+        wait_s: u64,
     },
     /// A tool was asked for that cannot be granted. Nothing ran.
     #[error(transparent)]
@@ -237,6 +255,8 @@ impl Service {
         (audit, jobs): (Audit, Jobs),
     ) -> Arc<Self> {
         let slots = Slots::new(config.max_concurrent);
+        let ledger = Arc::<Ledger>::default();
+        let engine = MeteredEngine::new(engine, Arc::clone(&ledger));
         let store = Arc::new(Store::new(&config.data_dir));
         let sessions = Sessions::new(
             &config,
@@ -261,6 +281,7 @@ impl Service {
             environment: OnceCell::new(),
             last_probe: ready::LastProbe::default(),
             metrics: metrics::Metrics::default(),
+            ledger,
         })
     }
 
@@ -283,6 +304,21 @@ impl Service {
                 }
             }
         }));
+        let (ledger, ending) = (Arc::clone(&self.ledger), self.ending.clone());
+        tokio::spawn(ending.run_until_cancelled_owned(async move {
+            let mut ticks = tokio::time::interval(SETTLE_EVERY);
+            loop {
+                ticks.tick().await;
+                if ledger.has_quotas() {
+                    ledger.settle();
+                }
+            }
+        }));
+    }
+
+    /// Lets a principal use so many CPU seconds in an hour, from now on.
+    pub fn limit_cpu(&self, principal: &Principal, seconds: u32) {
+        self.ledger.limit(principal, seconds);
     }
 
     /// Ends the sessions and the upstreams, and waits for the last sandboxes to be gone. Executions
@@ -346,8 +382,8 @@ impl Service {
     }
 
     /// Whether a request would not be refused at once. Nothing is recorded.
-    pub fn accepts(&self, request: &ExecuteRequest) -> bool {
-        request::check(request.clone(), &self.config).is_ok()
+    pub fn accepts(&self, principal: &Principal, request: &ExecuteRequest) -> bool {
+        self.may_use_cpu(principal).is_ok() && request::check(request.clone(), &self.config).is_ok()
     }
 
     /// As [`Self::execute_for`]; cancelling the token interrupts a session's turn, as dropping the
@@ -377,7 +413,9 @@ impl Service {
         request: ExecuteRequest,
         (observer, interrupt): (&mut dyn Observer, CancellationToken),
     ) -> Result<ExecuteResponse, ServiceError> {
-        let checked = match request::check(request, &self.config) {
+        let checked = request::check(request, &self.config)
+            .and_then(|checked| self.may_use_cpu(principal).map(|()| checked));
+        let checked = match checked {
             Ok(checked) => checked,
             Err(refusal) => {
                 let event = match &refusal {
@@ -407,6 +445,9 @@ impl Service {
             }
         };
         running.end(&ended);
+        if let Ok(response) = &ended {
+            self.charge_unmeasured(principal, response);
+        }
         if let Err(error) = &ended
             && let Some(violation) = error.violation()
         {
@@ -436,7 +477,7 @@ impl Service {
         let slot = self.slots.take(principal).await?;
         self.metrics.wait(slot.waited);
         let grant = Arc::new(self.bridge.grant(&checked.tools).await?);
-        let place = (id, slot, environment);
+        let place = ((principal, id), slot, environment);
         let (report, isolation) = self.run_turn(place, checked, &grant, observer).await?;
         Ok(response::assemble(
             id.to_owned(),
@@ -450,7 +491,11 @@ impl Service {
     /// The sandbox's whole life: both ends of it are in the audit log, whichever way it ends.
     async fn run_turn(
         &self,
-        (id, slot, environment): (&str, Slot, Option<Arc<Environment>>),
+        ((principal, id), slot, environment): (
+            (&Principal, &str),
+            Slot,
+            Option<Arc<Environment>>,
+        ),
         checked: &Checked,
         grant: &Arc<Grant>,
         observer: &mut dyn Observer,
@@ -469,7 +514,7 @@ impl Service {
             purpose: Purpose::Turn(imports::scan(&checked.code)),
             environment,
         };
-        let sandbox = match self.engine.launch(&spec).await {
+        let mut sandbox = match self.engine.launch(&spec).await {
             Ok(sandbox) => sandbox,
             Err(error) => {
                 pending.finish(fields(
@@ -478,6 +523,7 @@ impl Service {
                 return Err(error.into());
             }
         };
+        sandbox.guard.charge_to(principal);
         let isolation = sandbox.isolation.clone();
         let turn = Turn {
             code: &checked.code,
@@ -497,6 +543,27 @@ impl Service {
         let (report, guard) = Box::pin(turn::run(sandbox, turn)).await;
         self.endings.spawn(end(guard, pending, slot));
         Ok((report, isolation))
+    }
+}
+
+impl Service {
+    /// Whether a principal has CPU time left to begin something.
+    fn may_use_cpu(&self, principal: &Principal) -> Result<(), ServiceError> {
+        self.ledger
+            .check(principal)
+            .map_err(|overdrawn| ServiceError::CpuQuota {
+                per_hour: overdrawn.per_hour,
+                wait_s: overdrawn.wait_s,
+            })
+    }
+
+    /// Charges a turn whose use the engine cannot tell with the most that it can have used.
+    fn charge_unmeasured(&self, principal: &Principal, response: &ExecuteResponse) {
+        if response.usage.cpu_ms.is_none() {
+            let quota = response.limits.cpu_quota;
+            self.ledger
+                .charge(principal, response.usage.wall_ms.saturating_mul(quota) / 100_000);
+        }
     }
 }
 

@@ -286,6 +286,7 @@ impl Service {
             Some(id) => parse_session_id(id)?,
         };
         let new = named(principal, new);
+        self.may_use_cpu(principal)?;
         self.sessions.fork(&name, &new).await?;
         Ok(ForkResponse {
             success: true,
