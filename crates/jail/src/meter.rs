@@ -111,7 +111,10 @@ impl OpenMeter {
     pub fn cpu_ms(&self) -> Option<u64> {
         match &self.cpu {
             Some((file, divisor)) => Some(count(file.as_ref()?)? / divisor),
-            None => Some(watch::children_cpu_ms(self.init, self.program.get().copied())),
+            None => Some(watch::children_cpu_ms(
+                self.init,
+                self.program.get().copied(),
+            )),
         }
     }
 

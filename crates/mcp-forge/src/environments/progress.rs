@@ -109,7 +109,8 @@ impl Teller {
     }
 
     pub(super) fn total(&self, bytes: u64) {
-        self.progress.send_modify(|progress| progress.total_bytes = bytes);
+        self.progress
+            .send_modify(|progress| progress.total_bytes = bytes);
     }
 
     pub(super) fn fetched(&self, bytes: u64) {

@@ -348,11 +348,7 @@ impl Service {
         }))
     }
 
-    const fn spending<'a>(
-        &'a self,
-        principal: &'a Principal,
-        teller: &'a Teller,
-    ) -> Spending<'a> {
+    const fn spending<'a>(&'a self, principal: &'a Principal, teller: &'a Teller) -> Spending<'a> {
         Spending {
             service: self,
             principal,

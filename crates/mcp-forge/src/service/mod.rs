@@ -491,11 +491,7 @@ impl Service {
     /// The sandbox's whole life: both ends of it are in the audit log, whichever way it ends.
     async fn run_turn(
         &self,
-        ((principal, id), slot, environment): (
-            (&Principal, &str),
-            Slot,
-            Option<Arc<Environment>>,
-        ),
+        ((principal, id), slot, environment): ((&Principal, &str), Slot, Option<Arc<Environment>>),
         checked: &Checked,
         grant: &Arc<Grant>,
         observer: &mut dyn Observer,
@@ -561,8 +557,10 @@ impl Service {
     fn charge_unmeasured(&self, principal: &Principal, response: &ExecuteResponse) {
         if response.usage.cpu_ms.is_none() {
             let quota = response.limits.cpu_quota;
-            self.ledger
-                .charge(principal, response.usage.wall_ms.saturating_mul(quota) / 100_000);
+            self.ledger.charge(
+                principal,
+                response.usage.wall_ms.saturating_mul(quota) / 100_000,
+            );
         }
     }
 }
