@@ -32,6 +32,7 @@ mod schema;
 mod stub;
 mod text;
 mod tools;
+mod traced;
 mod transport;
 mod upstream;
 

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use crate::limits::Limits;
 
 use super::{
-    Backend, BridgeLimits, Config, ContainersConfig, EngineKind, Images, NativeConfig, OutputCaps,
-    Profile, Rootfs, ServerConfig, SessionsConfig, TlsFiles, VolumesConfig, environments,
-    error::ConfigError, later::Later, read::Reader, upstreams,
+    Backend, BridgeLimits, Config, ContainersConfig, EngineKind, Images, LogFormat, NativeConfig,
+    OutputCaps, Profile, Rootfs, ServerConfig, SessionsConfig, TelemetryConfig, TlsFiles,
+    VolumesConfig, environments, error::ConfigError, later::Later, read::Reader, upstreams,
 };
 
 /// Builds the configuration; returns it with the warnings that its values deserve.
@@ -73,6 +73,7 @@ pub(super) fn build(
         sessions: sessions(reader)?,
         volumes: volumes(reader, &data_dir)?,
         environments: environments::read(reader, &data_dir)?,
+        telemetry: telemetry(reader)?,
         later: Later {
             allow_network: reader.flag("security.allow_network"),
         },
@@ -162,6 +163,19 @@ fn server(reader: &Reader<'_>) -> Result<ServerConfig, ConfigError> {
             None
         },
         drain: reader.duration("server.drain")?,
+    })
+}
+
+fn telemetry(reader: &Reader<'_>) -> Result<TelemetryConfig, ConfigError> {
+    Ok(TelemetryConfig {
+        log_format: match reader.text("log.format").as_deref() {
+            Some("json") => LogFormat::Json,
+            _ => LogFormat::Text,
+        },
+        otlp_endpoint: reader.text("telemetry.otlp_endpoint"),
+        otlp_headers: reader.text_table("telemetry.otlp_headers"),
+        service_name: reader.text("telemetry.service_name"),
+        sample_percent: reader.number("telemetry.sample_percent")?,
     })
 }
 

@@ -7,7 +7,7 @@ use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 use axum::{
     Router,
     body::Body,
-    extract::State,
+    extract::{MatchedPath, State},
     middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{any, get},
@@ -19,6 +19,7 @@ use tokio_util::{
     sync::CancellationToken,
     task::{TaskTracker, task_tracker::TaskTrackerToken},
 };
+use tracing::{Instrument as _, Span};
 
 mod bind;
 mod connections;
@@ -35,6 +36,10 @@ use crate::{
     rest,
     servers::Listening,
     service::Service,
+    telemetry::{
+        TraceContext,
+        spans::{self, RequestSpan},
+    },
     web::Problem,
 };
 use connections::Connections;
@@ -220,7 +225,7 @@ async fn metrics(State(shared): State<Shared>, request: Request<Body>) -> Respon
 }
 
 /// Counts a request against the quotas of whoever sent it, and as work that is waited for.
-async fn admit(State(shared): State<Shared>, request: Request<Body>, next: Next) -> Response {
+async fn admit(State(shared): State<Shared>, mut request: Request<Body>, next: Next) -> Response {
     let working = shared.work.token();
     let caller = request.extensions().get::<Caller>().cloned();
     // The gate lets nobody pass without one.
@@ -236,21 +241,39 @@ async fn admit(State(shared): State<Shared>, request: Request<Body>, next: Next)
         Ok(counted) => counted,
         Err(refused) => return refused.into_response(),
     };
-    let response = next.run(request).await;
+    let span = span(&mut request, &caller);
+    let response = next.run(request).instrument(span.clone()).await;
+    span.record("http.response.status_code", response.status().as_u16());
     if response.extensions().get::<Endless>().is_none() {
-        return until_its_end(response, (Some(working), counted));
+        return until_its_end(response, (Some(working), counted, span));
     }
     if !response.status().is_success() {
         return response;
     }
     match shared.quotas.open_stream(&caller) {
-        Ok(stream) => until_its_end(response, (None, stream)),
+        Ok(stream) => until_its_end(response, (None, stream, span)),
         Err(refused) => refused.into_response(),
     }
 }
 
+/// A request's span, which it takes along to where it is answered.
+fn span(request: &mut Request<Body>, caller: &Caller) -> Span {
+    let route = request.extensions().get::<MatchedPath>();
+    let route = route.map_or("", MatchedPath::as_str).to_owned();
+    let trace = TraceContext::from_headers(request.headers());
+    let method = request.method().as_str();
+    let span = spans::http((method, &route), &caller.principal, trace.as_ref());
+    if !span.is_disabled() {
+        request.extensions_mut().insert(RequestSpan(span.clone()));
+    }
+    span
+}
+
 /// The response, which counts until its body is sent or nobody wants it any more.
-fn until_its_end(response: Response, counted: (Option<TaskTrackerToken>, Counted)) -> Response {
+fn until_its_end(
+    response: Response,
+    counted: (Option<TaskTrackerToken>, Counted, Span),
+) -> Response {
     response.map(|body| {
         Body::new(body.map_frame(move |frame| {
             let _counted = &counted;

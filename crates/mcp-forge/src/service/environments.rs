@@ -5,6 +5,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
+use tracing::Instrument as _;
 
 use super::{
     ExecuteRequest, Service, ServiceError,
@@ -20,6 +21,7 @@ use crate::{
     packages::{EnvironmentName, PackageName, PythonVersion, Requirement},
     session::{DEFAULT_ENVIRONMENT, Packages},
     store::Approval,
+    telemetry::spans,
     text::quoted,
     turn::Observer,
 };
@@ -201,7 +203,11 @@ impl Service {
             .check()
             .and_then(|request| self.may_use_cpu(principal).map(|()| request));
         let built = match checked {
-            Ok(request) => self.environments.build(principal, request, teller).await,
+            Ok(request) => {
+                let span = spans::build(request.name.as_str(), principal);
+                let building = self.environments.build(principal, request, teller);
+                building.instrument(span).await
+            }
             Err(error) => return building.end(Err(error)),
         };
         building.end(built.map_err(ServiceError::from))
@@ -224,7 +230,10 @@ impl Service {
         if let Err(error) = self.may_use_cpu(principal) {
             return building.end(Err(error));
         }
-        let built = self.environments.rebuild(principal, &name, teller).await;
+        let rebuilding = self.environments.rebuild(principal, &name, teller);
+        let built = rebuilding
+            .instrument(spans::build(name.as_str(), principal))
+            .await;
         building.end(built.map_err(ServiceError::from))
     }
 

@@ -12,6 +12,7 @@ use tokio_util::{
     sync::{CancellationToken, DropGuard},
     task::TaskTracker,
 };
+use tracing::{Instrument as _, Span};
 
 mod context;
 mod cpu;
@@ -50,6 +51,7 @@ use crate::{
     policy::Violation,
     session::{SessionError, Sessions},
     store::Store,
+    telemetry::spans,
     turn::{self, Observer, Report, Turn},
 };
 use ledger::{Ledger, MeteredEngine};
@@ -411,6 +413,18 @@ impl Service {
         &self,
         (principal, id): (&Principal, String),
         request: ExecuteRequest,
+        interruptible: (&mut dyn Observer, CancellationToken),
+    ) -> Result<ExecuteResponse, ServiceError> {
+        let span = spans::execution(&id, principal, request.trace.as_ref());
+        self.execute_recorded((principal, id), request, interruptible)
+            .instrument(span)
+            .await
+    }
+
+    async fn execute_recorded(
+        &self,
+        (principal, id): (&Principal, String),
+        request: ExecuteRequest,
         (observer, interrupt): (&mut dyn Observer, CancellationToken),
     ) -> Result<ExecuteResponse, ServiceError> {
         let checked = request::check(request, &self.config)
@@ -446,6 +460,7 @@ impl Service {
         };
         running.end(&ended);
         if let Ok(response) = &ended {
+            Span::current().record("outcome", response.outcome.as_str());
             self.charge_unmeasured(principal, response);
         }
         if let Err(error) = &ended
@@ -474,9 +489,14 @@ impl Service {
         observer: &mut dyn Observer,
     ) -> Result<ExecuteResponse, ServiceError> {
         let environment = self.environment_for(principal, checked, observer).await?;
-        let slot = self.slots.take(principal).await?;
+        let slot = self
+            .slots
+            .take(principal)
+            .instrument(spans::queue())
+            .await?;
         self.metrics.wait(slot.waited);
-        let grant = Arc::new(self.bridge.grant(&checked.tools).await?);
+        let grant = self.bridge.grant(&checked.tools).await?;
+        let grant = Arc::new(grant.traced(checked.trace.clone()));
         let place = ((principal, id), slot, environment);
         let (report, isolation) = self.run_turn(place, checked, &grant, observer).await?;
         Ok(response::assemble(
@@ -510,7 +530,9 @@ impl Service {
             purpose: Purpose::Turn(imports::scan(&checked.code)),
             environment,
         };
-        let mut sandbox = match self.engine.launch(&spec).await {
+        let launching = self.engine.launch(&spec);
+        let launching = launching.instrument(spans::sandbox(self.engine.name()));
+        let mut sandbox = match launching.await {
             Ok(sandbox) => sandbox,
             Err(error) => {
                 pending.finish(fields(
@@ -529,6 +551,7 @@ impl Service {
                 tools: Arc::<Grant>::clone(grant),
                 audit: self.audit.clone(),
                 execution_id: id.to_owned(),
+                span: Span::current(),
             },
             observer,
             limits: &checked.limits,
@@ -536,7 +559,9 @@ impl Service {
             max_calls: self.config.bridge.max_calls,
         };
         // On the heap: a turn's state is large, and every caller's future would carry it.
-        let (report, guard) = Box::pin(turn::run(sandbox, turn)).await;
+        let (report, guard) = Box::pin(turn::run(sandbox, turn))
+            .instrument(spans::run())
+            .await;
         self.endings.spawn(end(guard, pending, slot));
         Ok((report, isolation))
     }

@@ -1,10 +1,12 @@
 //! The HTTP service: the real program, real sockets, clients of every kind.
 
+mod collector;
 mod docs;
 mod door;
 mod environment_routes;
 mod hostile;
 mod lifecycle;
+mod logged;
 mod observed;
 mod principals;
 mod quotas;
