@@ -258,11 +258,14 @@ async fn admit(State(shared): State<Shared>, mut request: Request<Body>, next: N
 
 /// A request's span, which it takes along to where it is answered.
 fn span(request: &mut Request<Body>, caller: &Caller) -> Span {
-    let route = request.extensions().get::<MatchedPath>();
-    let route = route.map_or("", MatchedPath::as_str).to_owned();
     let trace = TraceContext::from_headers(request.headers());
-    let method = request.method().as_str();
-    let span = spans::http((method, &route), &caller.principal, trace.as_ref());
+    let route = request.extensions().get::<MatchedPath>();
+    let route = route.map_or("", MatchedPath::as_str);
+    let span = spans::http(
+        (request.method().as_str(), route),
+        &caller.principal,
+        trace.as_ref(),
+    );
     if !span.is_disabled() {
         request.extensions_mut().insert(RequestSpan(span.clone()));
     }

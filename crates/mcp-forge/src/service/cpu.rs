@@ -10,6 +10,7 @@ use std::{
 
 use tokio::time::Instant;
 
+use super::{ExecuteResponse, Service, ServiceError};
 use crate::names::Principal;
 
 /// Principals that are counted. Of more, those are forgotten that used least.
@@ -41,6 +42,34 @@ struct Account {
     minute: u64,
     /// Milliseconds used in each minute; one's place is its number modulo [`MINUTES`].
     used_ms: Box<[u64; MINUTES]>,
+}
+
+impl Service {
+    /// Lets a principal use so many CPU seconds in an hour, from now on.
+    pub fn limit_cpu(&self, principal: &Principal, seconds: u32) {
+        self.ledger.limit(principal, seconds);
+    }
+
+    /// Whether a principal has CPU time left to begin something.
+    pub(super) fn may_use_cpu(&self, principal: &Principal) -> Result<(), ServiceError> {
+        self.ledger
+            .check(principal)
+            .map_err(|overdrawn| ServiceError::CpuQuota {
+                per_hour: overdrawn.per_hour,
+                wait_s: overdrawn.wait_s,
+            })
+    }
+
+    /// Charges a turn whose use the engine cannot tell with the most that it can have used.
+    pub(super) fn charge_unmeasured(&self, principal: &Principal, response: &ExecuteResponse) {
+        if response.usage.cpu_ms.is_none() {
+            let quota = response.limits.cpu_quota;
+            self.ledger.charge(
+                principal,
+                response.usage.wall_ms.saturating_mul(quota) / 100_000,
+            );
+        }
+    }
 }
 
 impl Default for Accounts {

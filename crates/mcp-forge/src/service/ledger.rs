@@ -165,7 +165,7 @@ pub(super) struct MeteredEngine {
 }
 
 impl MeteredEngine {
-    pub(super) fn new(engine: Arc<dyn Engine>, ledger: Arc<Ledger>) -> Arc<dyn Engine> {
+    pub(super) fn around(engine: Arc<dyn Engine>, ledger: Arc<Ledger>) -> Arc<dyn Engine> {
         Arc::new(Self { engine, ledger })
     }
 }

@@ -17,6 +17,7 @@ use tracing::{Instrument as _, Span};
 mod context;
 mod cpu;
 mod environments;
+mod error;
 mod fields;
 mod imports;
 mod ledger;
@@ -32,6 +33,7 @@ mod spawn;
 
 pub use context::{ContextKept, ContextRequest, ContextView};
 pub use environments::{BuildEnvironmentRequest, EnvironmentDeleted};
+pub use error::ServiceError;
 pub use ready::Readiness;
 pub use request::{ExecuteRequest, LimitsRequest};
 pub use response::{ExecuteResponse, UsageView};
@@ -39,17 +41,14 @@ pub use sessions::{DocumentRequest, DocumentResponse, ForkResponse};
 pub use spawn::SpawnRequest;
 
 use crate::{
-    audit::{Audit, AuditError, Pending, fields},
-    bridge::{Bridge, Grant, GrantError},
+    audit::{Audit, Pending, fields},
+    bridge::{Bridge, Grant},
     config::Config,
-    engine::{
-        Engine, Environment, Guard, Isolation, LaunchError, Purpose, SandboxSpec, native::job::Jobs,
-    },
-    environments::{Environments, EnvironmentsError},
+    engine::{Engine, Environment, Guard, Isolation, Purpose, SandboxSpec, native::job::Jobs},
+    environments::Environments,
     limits::LimitsView,
     names::{Principal, SessionName},
-    policy::Violation,
-    session::{SessionError, Sessions},
+    session::Sessions,
     store::Store,
     telemetry::spans,
     turn::{self, Observer, Report, Turn},
@@ -88,155 +87,6 @@ pub struct Service {
     ledger: Arc<Ledger>,
 }
 
-/// A request that was not run, or could not be. What the code itself did is never an error here:
-/// it is the response's `outcome`.
-#[derive(Debug, thiserror::Error)]
-pub enum ServiceError {
-    /// A field is wrong. Nothing ran.
-    #[error("{message}")]
-    Rejected {
-        /// The field, as a path: `limits.memory`.
-        field: String,
-        /// One sentence: the field, the value, the fix.
-        message: String,
-    },
-    /// A field asks for what nobody may have. Nothing ran, and the audit log says who asked.
-    #[error("{message}")]
-    Forbidden {
-        /// The field.
-        field: String,
-        /// One sentence: the field, the value, the fix.
-        message: String,
-    },
-    /// A session could not do what it was asked; see the error for what it means.
-    #[error(transparent)]
-    Session(#[from] SessionError),
-    /// An environment could not be built or used; see the error for what it means. No code ran.
-    #[error(transparent)]
-    Environments(Box<EnvironmentsError>),
-    /// There is no such tool.
-    #[error("there is no tool `{0}`; mcp://forge/tools/available lists those that there are")]
-    UnknownTool(String),
-    /// Nothing is kept for that name.
-    #[error("there is no state for `{0}`")]
-    NoContext(String),
-    /// The kept state was written by somebody else meanwhile. It is as they left it.
-    #[error(
-        "the state of `{session_id}` has version {version} now (0: there is none); read it again, and write with that version"
-    )]
-    ContextVersion {
-        /// What it is kept for.
-        session_id: String,
-        /// The version that there is.
-        version: i64,
-    },
-    /// No further state is kept.
-    #[error("{0} states are kept already, as many as may be; remove some")]
-    TooManyContexts(i64),
-    /// Too many executions at once. Nothing ran; the same request may succeed later.
-    #[error(
-        "the server is busy: all of its sandboxes ({running}) are in use and {why}. Try again in a moment"
-    )]
-    Busy {
-        /// How many may run.
-        running: usize,
-        /// Why this one cannot wait.
-        why: String,
-    },
-    /// The principal has used the CPU time that it may use in an hour. Nothing ran.
-    #[error(
-        "you have used the {per_hour} CPU seconds that you may use in an hour; there are some again in {wait_s} s"
-    )]
-    CpuQuota {
-        /// CPU seconds an hour.
-        per_hour: u32,
-        /// Seconds.
-        wait_s: u64,
-    },
-    /// A tool was asked for that cannot be granted. Nothing ran.
-    #[error(transparent)]
-    Grant(#[from] GrantError),
-    /// No sandbox could be started. Nothing ran.
-    #[error(transparent)]
-    Launch(#[from] LaunchError),
-    /// The audit log could not be written or read. What it should have recorded did not run.
-    #[error(transparent)]
-    Audit(#[from] AuditError),
-    /// The kernel gave no random bytes for an execution's name. Nothing ran.
-    #[error("no random bytes from the kernel: {0}")]
-    Random(#[from] rustix::io::Errno),
-    /// A sandbox ran, but did not describe itself; asking again tries again.
-    #[error("the sandbox did not describe its environment: {0}")]
-    Environment(String),
-}
-
-impl ServiceError {
-    /// The rule of the allow-list that was hit, by a call's sandbox or by its session's.
-    const fn violation(&self) -> Option<&Violation> {
-        match self {
-            Self::Launch(LaunchError::Forbidden(violation))
-            | Self::Session(SessionError::Launch(LaunchError::Forbidden(violation))) => {
-                Some(violation)
-            }
-            _ => None,
-        }
-    }
-
-    /// Whether the caller can mend it: the same request would be refused again.
-    pub fn is_callers(&self) -> bool {
-        match self {
-            Self::Rejected { .. }
-            | Self::Forbidden { .. }
-            | Self::UnknownTool(_)
-            | Self::NoContext(_)
-            | Self::ContextVersion { .. }
-            | Self::TooManyContexts(_)
-            | Self::Grant(GrantError::Unknown { .. }) => true,
-            Self::Session(error) => error.is_callers(),
-            Self::Environments(error) => error.is_callers(),
-            _ => false,
-        }
-    }
-
-    /// Whether its text may name places of this machine: for the log, not for a network.
-    pub fn is_internal(&self) -> bool {
-        match self {
-            Self::Audit(_) | Self::Random(_) => true,
-            Self::Session(error) => matches!(
-                error,
-                SessionError::Store(_) | SessionError::Audit(_) | SessionError::Files(_)
-            ),
-            Self::Environments(error) => matches!(
-                **error,
-                EnvironmentsError::Store(_)
-                    | EnvironmentsError::Audit(_)
-                    | EnvironmentsError::Files { .. }
-                    | EnvironmentsError::Tree(_)
-                    | EnvironmentsError::Uv(_)
-            ),
-            _ => false,
-        }
-    }
-
-    /// What a network is told of an error that is [internal](Self::is_internal).
-    pub fn in_short(&self) -> &'static str {
-        match self {
-            Self::Environments(error) if matches!(**error, EnvironmentsError::Uv(_)) => {
-                "This server has no uv that it can use, so it builds nothing; its log says why."
-            }
-            _ => "The server could not do it; its log says why.",
-        }
-    }
-
-    /// The process that runs the session, if that is why this one refused.
-    pub fn elsewhere(&self) -> Option<i64> {
-        match self {
-            Self::Session(SessionError::Elsewhere { pid, .. }) => Some(*pid),
-            _ => None,
-        }
-    }
-}
-
 impl Service {
     /// Puts the application together. Starts nothing.
     pub fn new(
@@ -258,7 +108,7 @@ impl Service {
     ) -> Arc<Self> {
         let slots = Slots::new(config.max_concurrent);
         let ledger = Arc::<Ledger>::default();
-        let engine = MeteredEngine::new(engine, Arc::clone(&ledger));
+        let engine = MeteredEngine::around(engine, Arc::clone(&ledger));
         let store = Arc::new(Store::new(&config.data_dir));
         let sessions = Sessions::new(
             &config,
@@ -316,11 +166,6 @@ impl Service {
                 }
             }
         }));
-    }
-
-    /// Lets a principal use so many CPU seconds in an hour, from now on.
-    pub fn limit_cpu(&self, principal: &Principal, seconds: u32) {
-        self.ledger.limit(principal, seconds);
     }
 
     /// Ends the sessions and the upstreams, and waits for the last sandboxes to be gone. Executions
@@ -564,29 +409,6 @@ impl Service {
             .await;
         self.endings.spawn(end(guard, pending, slot));
         Ok((report, isolation))
-    }
-}
-
-impl Service {
-    /// Whether a principal has CPU time left to begin something.
-    fn may_use_cpu(&self, principal: &Principal) -> Result<(), ServiceError> {
-        self.ledger
-            .check(principal)
-            .map_err(|overdrawn| ServiceError::CpuQuota {
-                per_hour: overdrawn.per_hour,
-                wait_s: overdrawn.wait_s,
-            })
-    }
-
-    /// Charges a turn whose use the engine cannot tell with the most that it can have used.
-    fn charge_unmeasured(&self, principal: &Principal, response: &ExecuteResponse) {
-        if response.usage.cpu_ms.is_none() {
-            let quota = response.limits.cpu_quota;
-            self.ledger.charge(
-                principal,
-                response.usage.wall_ms.saturating_mul(quota) / 100_000,
-            );
-        }
     }
 }
 

@@ -210,6 +210,10 @@ mod tests {
         }
     }
 
+    fn found(config: &TelemetryConfig, environment: &BTreeMap<String, String>) -> Option<String> {
+        endpoint(config, environment).map(|(_, endpoint)| endpoint)
+    }
+
     fn variables(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
         let pairs = pairs.iter();
         pairs
@@ -220,8 +224,6 @@ mod tests {
     #[test]
     fn the_configuration_goes_before_the_standard_variables() {
         let standard = variables(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://b:4318/")]);
-        let found =
-            |config: &TelemetryConfig, environment| endpoint(config, environment).map(|(_, it)| it);
         assert_eq!(found(&config(None), &variables(&[])), None);
         let own = config(Some("http://a:4318"));
         assert_eq!(found(&own, &standard).unwrap(), "http://a:4318/v1/traces");

@@ -133,3 +133,45 @@ fn ours() -> FilterFn<fn(&tracing::Metadata<'_>) -> bool> {
 fn is_ours(metadata: &tracing::Metadata<'_>) -> bool {
     metadata.is_span() && metadata.target() == spans::TARGET
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::names::Principal;
+
+    /// Every span of a turn, made one in the other.
+    fn spans() -> Vec<tracing::Span> {
+        let principal = Principal::named("ada");
+        let http = spans::http(("GET", "/"), &principal, None);
+        let execution = spans::execution("e1", &principal, None);
+        let tool = spans::tool(&execution, "name");
+        vec![
+            spans::mcp(("tools/call", "x"), Some(&http), (&principal, None)),
+            spans::queue(),
+            spans::sandbox("native"),
+            spans::run(),
+            spans::session("s"),
+            spans::build("e", &principal),
+            http,
+            execution,
+            tool,
+        ]
+    }
+
+    /// A span that is disabled has formatted nothing and holds nothing.
+    #[test]
+    fn without_a_collector_spans_are_not_even_made() {
+        let filter = EnvFilter::new("trace").and(filter_fn(|metadata| !is_ours(metadata)));
+        let text = tracing_subscriber::fmt::layer()
+            .with_writer(io::sink)
+            .with_filter(filter);
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(text), || {
+            assert!(spans().iter().all(tracing::Span::is_disabled));
+            assert_eq!(spans::outgoing(None), None);
+        });
+        let json = json::JsonLines.with_filter(EnvFilter::new("error").or(ours()));
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(json), || {
+            assert!(!spans().iter().any(tracing::Span::is_disabled));
+        });
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    fmt::Write as _,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{SocketAddr, TcpListener},
     sync::{Arc, Mutex},
@@ -110,12 +111,6 @@ impl Collector {
 }
 
 fn seen(span: &Span) -> Seen {
-    let hex = |bytes: &[u8]| {
-        bytes
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect::<String>()
-    };
     let attributes = span.attributes.iter();
     Seen {
         name: span.name.clone(),
@@ -129,6 +124,14 @@ fn seen(span: &Span) -> Seen {
             .map(|it| (it.key.clone(), text(it.value.as_ref())))
             .collect(),
     }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for byte in bytes {
+        write!(text, "{byte:02x}").unwrap();
+    }
+    text
 }
 
 fn text(value: Option<&AnyValue>) -> String {

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{
     observed::execute,
     served::{Served, token, write_private},
-    traced::config_with_upstreams,
+    traced::{TRACE, config_with_upstreams},
 };
 
 /// Everything that the server wrote to standard error, each line read.
@@ -62,6 +62,8 @@ fn every_line_is_one_object_and_no_secret_is_in_any() {
             .contains("canary-of-upstream"),
         "{ran}"
     );
+    let arguments = json!({"code": code, "mcp_tools": ["local_fails"], "session_id": "s"});
+    served.tool("ada", "execute_python", &arguments);
     execute(
         &served,
         "ada",
@@ -72,6 +74,11 @@ fn every_line_is_one_object_and_no_secret_is_in_any() {
     let audit = served.directory.path().join("audit");
     std::fs::rename(&audit, served.directory.path().join("gone")).unwrap();
     std::fs::write(&audit, "").unwrap();
+    let authorization = format!("Authorization: Bearer {}", token("admin"));
+    let parent = format!("traceparent: 00-{TRACE}-b7ad6b7169203331-01");
+    let headers = [authorization.as_str(), parent.as_str()];
+    let failed = served.request("GET /api/v1/audit", &headers, "");
+    assert_eq!(failed.status, 500, "{failed:?}");
     write_private(
         &served.directory.path().join("tokens.yaml"),
         "tokens: [canary-of-file",
@@ -90,7 +97,15 @@ fn every_line_is_one_object_and_no_secret_is_in_any() {
             .starts_with("Listening at http://")),
         "{said}"
     );
-    assert!(lines.iter().any(|line| line["level"] == "ERROR"), "{said}");
+    let told = lines
+        .iter()
+        .find(|line| line["trace_id"] == TRACE)
+        .unwrap_or_else(|| panic!("{said}"));
+    assert_eq!(
+        (&told["level"], &told["principal"]),
+        (&json!("ERROR"), &json!("admin"))
+    );
+    assert_eq!(told["request_id"].as_str().unwrap().len(), 16, "{told}");
     assert!(lines.iter().all(|line| line["level"] != "forged"), "{said}");
     for secret in ["canary", "token-of-"] {
         assert!(!said.contains(secret), "{secret}: {said}");

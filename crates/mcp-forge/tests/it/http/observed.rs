@@ -1,6 +1,7 @@
 //! What operators see: metrics, scraped by a real Prometheus.
 
 use std::{
+    ffi::OsStr,
     fs,
     io::Write as _,
     path::{Path, PathBuf},
@@ -22,6 +23,14 @@ fn program(name: &str) -> PathBuf {
         PathBuf::from,
     );
     tools.join("prometheus").join(name)
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "programs beside the one under test"
+)]
+pub(super) fn run(program: impl AsRef<OsStr>) -> Command {
+    Command::new(program)
 }
 
 /// Prometheus, killed when dropped.
@@ -51,14 +60,14 @@ impl Prometheus {
         let config = format!("global: {{scrape_interval: 1s}}\nscrape_configs:\n{scrape}");
         let file = data.path().join("prometheus.yml");
         fs::write(&file, config).unwrap();
-        let checked = Command::new(program("promtool"))
+        let checked = run(program("promtool"))
             .args(["check", "config"])
             .arg(&file)
             .output()
             .unwrap();
         assert!(checked.status.success(), "{checked:?}");
         let address = free_address();
-        let child = Command::new(program("prometheus"))
+        let child = run(program("prometheus"))
             .arg(format!("--config.file={}", file.display()))
             .arg(format!(
                 "--storage.tsdb.path={}",
@@ -80,7 +89,7 @@ impl Prometheus {
     fn value(&self, expression: &str) -> f64 {
         let deadline = Instant::now() + Duration::from_mins(1);
         loop {
-            let answer = Command::new("curl")
+            let answer = run("curl")
                 .args(["--silent", "--get", "--data-urlencode"])
                 .arg(format!("query={expression}"))
                 .arg(format!("http://{}/api/v1/query", self.address))
@@ -116,7 +125,7 @@ fn prometheus_reads_what_is_counted() {
     assert_eq!(ran["outcome"], "completed", "{ran}");
 
     let page = metrics(&served);
-    let mut promtool = Command::new(program("promtool"))
+    let mut promtool = run(program("promtool"))
         .args(["check", "metrics"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

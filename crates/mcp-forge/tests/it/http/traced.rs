@@ -3,17 +3,18 @@
 use std::{
     io::{BufRead as _, BufReader, Write as _},
     net::TcpListener,
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
 };
 
 use serde_json::{Value, json};
 
 use super::{
     collector::{Collector, Seen},
+    observed::run,
     served::{Reply, Served, modern_meta, token},
 };
 
-const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+pub(super) const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "b7ad6b7169203331";
 
 /// Asks both upstreams what they were told, and prints it.
@@ -43,7 +44,7 @@ struct Remote {
 
 impl Remote {
     fn start() -> Self {
-        let mut child = Command::new("python3")
+        let mut child = run("python3")
             .args(["-c", include_str!("upstream.py"), "http"])
             .stdout(Stdio::piped())
             .spawn()
@@ -76,7 +77,7 @@ fn served(remote: &Remote, telemetry: &Value, variables: &[(&str, &str)]) -> Ser
     Served::start(&all)
 }
 
-fn execute(served: &Served, headers: &[&str], more: Value) -> Reply {
+fn execute(served: &Served, headers: &[&str], more: &Value) -> Reply {
     let mut body = json!({"code": CODE, "mcp_tools": ["local_meta", "remote_meta"]});
     body.as_object_mut()
         .unwrap()
@@ -119,7 +120,7 @@ fn one_trace_goes_from_a_request_through_the_turn_to_both_upstreams() {
     let reply = execute(
         &served,
         &[&parent, "tracestate: vendor=1", "baggage: user=1"],
-        json!({}),
+        &json!({}),
     );
     assert_eq!(reply.status, 200, "{reply:?}");
     assert!(!format!("{reply:?}").contains(PARENT) && reply.header("traceparent").is_none());
@@ -234,7 +235,7 @@ fn a_message_says_itself_which_trace_it_belongs_to() {
     );
     assert_ne!(http.trace, TRACE);
     assert_eq!((mcp.trace.as_str(), mcp.parent.as_str()), (TRACE, PARENT));
-    assert_eq!(mcp.links, [http.id.clone()]);
+    assert_eq!(mcp.links, std::slice::from_ref(&http.id));
     let execution = one(&spans, "execution");
     assert_eq!(execution.parent, mcp.id);
     assert_eq!(one(&spans, "session").parent, execution.id);
@@ -257,7 +258,7 @@ fn without_a_collector_a_trace_is_passed_on_as_it_came() {
     let remote = Remote::start();
     let served = served(&remote, &json!({}), &[]);
     let parent = format!("traceparent: {}", traceparent());
-    let (local, far) = told(&execute(&served, &[&parent, "tracestate: a=1"], json!({})).json());
+    let (local, far) = told(&execute(&served, &[&parent, "tracestate: a=1"], &json!({})).json());
     for told in [&local["meta"], &far["meta"], &far["headers"]] {
         assert_eq!(told["traceparent"], traceparent());
         assert_eq!(told["tracestate"], "a=1");
@@ -271,7 +272,7 @@ fn without_a_collector_a_trace_is_passed_on_as_it_came() {
         &twice,
         &["tracestate: a=1"],
     ] {
-        let reply = execute(&served, headers, json!({"session_id": "s"}));
+        let reply = execute(&served, headers, &json!({"session_id": "s"}));
         let (local, far) = told(&reply.json());
         for told in [&local["meta"], &far["meta"], &far["headers"]] {
             assert_eq!(
@@ -322,7 +323,7 @@ fn a_collector_that_is_dead_harms_nobody() {
         let served = served(&remote, &telemetry, &variables);
         // Far more spans than wait.
         for _ in 0..40 {
-            assert_eq!(execute(&served, &[], json!({})).status, 200);
+            assert_eq!(execute(&served, &[], &json!({})).status, 200);
         }
         let pid = rustix::process::Pid::from_child(&served.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
