@@ -11,5 +11,7 @@ mod observed;
 mod principals;
 mod quotas;
 mod rest;
+pub(crate) mod rows;
 mod served;
 mod traced;
+mod troubles;
