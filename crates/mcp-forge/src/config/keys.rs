@@ -201,9 +201,10 @@ const fn key(path: &'static str, kind: Kind, default: &'static str, meaning: &'s
 }
 
 impl Key {
-    /// The environment variable that overrides it; none for keys under a name of the operator's.
+    /// The environment variable that overrides it; none for keys under a name of the operator's, and for
+    /// tables, which one text cannot hold.
     pub(super) fn variable(&self) -> Option<String> {
-        (!self.path.contains('*'))
+        (!self.path.contains('*') && self.kind != Kind::SecretTable)
             .then(|| format!("MCP_FORGE_{}", self.path.to_uppercase().replace('.', "_")))
     }
 }
