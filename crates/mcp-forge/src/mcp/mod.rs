@@ -26,6 +26,7 @@ use rmcp::{
 };
 use serde_json::Value;
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::Instrument as _;
 
 mod approval;
 pub(crate) mod client;
@@ -41,6 +42,7 @@ mod serve;
 mod sessions;
 mod subscriptions;
 mod tool;
+mod trace;
 mod transport;
 
 pub use client::ClientError;
@@ -54,6 +56,7 @@ use crate::{
     identity::{Caller, Scope},
     names::Principal,
     service::{ExecuteRequest, Service, ServiceError},
+    telemetry::TraceContext,
     text::clipped,
     turn::Observer,
 };
@@ -207,33 +210,9 @@ impl ServerHandler for Client {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let arguments = request.arguments.unwrap_or_default();
-        if environments::NAMES.contains(&&*request.name) {
-            return self
-                .call_for_environments(&request.name, (arguments, request.input_responses), context)
-                .await;
-        }
-        let is_console = self.door == Door::Socket && console::is_asked_for(&context.meta);
-        let called = if request.name == tool::EXECUTE_PYTHON {
-            match ExecuteRequest::from_json(arguments) {
-                Ok(request) if is_console => self.execute_for_console(request, context).await,
-                Ok(request) => self.execute(request, context).await,
-                Err(error) => Some(Err(error)),
-            }
-        } else {
-            let called = sessions::call((&self.service, &self.principal), &request.name, arguments);
-            tokio::select! {
-                called = called => Some(called.ok_or_else(|| unknown_tool(&request.name))?),
-                () = context.ct.cancelled() => None,
-            }
-        };
-        let result = match called {
-            Some(Ok(result)) => result,
-            Some(Err(error)) if is_console => console::refusal(&error),
-            Some(Err(error)) => self.refuse(&error),
-            None => render::refuse(&"the call was cancelled"),
-        };
-        Ok(result.into())
+        let trace = trace::of(&context);
+        let span = trace::span(&request.name, &self.principal, (&context, &trace));
+        self.call(request, context, trace).instrument(span).await
     }
 
     async fn list_resources(
@@ -309,6 +288,42 @@ impl Client {
             subscribed: Arc::default(),
             telling: AtomicBool::new(false),
         }
+    }
+
+    async fn call(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+        trace: Option<TraceContext>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let arguments = request.arguments.unwrap_or_default();
+        if environments::NAMES.contains(&&*request.name) {
+            return self
+                .call_for_environments(&request.name, (arguments, request.input_responses), context)
+                .await;
+        }
+        let is_console = self.door == Door::Socket && console::is_asked_for(&context.meta);
+        let called = if request.name == tool::EXECUTE_PYTHON {
+            let asked = ExecuteRequest::from_json(arguments);
+            match asked.map(|request| ExecuteRequest { trace, ..request }) {
+                Ok(request) if is_console => self.execute_for_console(request, context).await,
+                Ok(request) => self.execute(request, context).await,
+                Err(error) => Some(Err(error)),
+            }
+        } else {
+            let called = sessions::call((&self.service, &self.principal), &request.name, arguments);
+            tokio::select! {
+                called = called => Some(called.ok_or_else(|| unknown_tool(&request.name))?),
+                () = context.ct.cancelled() => None,
+            }
+        };
+        let result = match called {
+            Some(Ok(result)) => result,
+            Some(Err(error)) if is_console => console::refusal(&error),
+            Some(Err(error)) => self.refuse(&error),
+            None => render::refuse(&"the call was cancelled"),
+        };
+        Ok(result.into())
     }
 
     /// The refusal as the client may read it. Over a network nobody learns places of this machine.

@@ -15,6 +15,7 @@ use super::{Answer, Api, executions::Execution, json, keys::Replay, refusal};
 use crate::{
     identity::{Caller, Scope},
     service::ExecuteRequest,
+    telemetry::TraceContext,
     turn::{Observer, Stream},
     web::{Problem, check_json, is_json, needs, read_body},
 };
@@ -32,8 +33,10 @@ pub(super) async fn execute(
     needs(&caller, Scope::Run)?;
     let waits = wait(query.as_deref())?;
     let key = idempotency_key(request.headers())?;
+    let trace = TraceContext::from_headers(request.headers());
     let (parameters, body) = read_object(&api, request).await?;
     let asked = ExecuteRequest::from_json(parameters).map_err(|error| refusal::problem(&error))?;
+    let asked = ExecuteRequest { trace, ..asked };
     let Some(key) = key else {
         return run(&api, &caller, (asked, waits)).await;
     };
@@ -108,7 +111,7 @@ pub(super) fn find(
 
 async fn run(api: &Api, caller: &Caller, (request, waits): (ExecuteRequest, bool)) -> Answer {
     // What is refused at once is refused here, with a record of who asked.
-    if waits || !api.service.accepts(&request) {
+    if waits || !api.service.accepts(&caller.principal, &request) {
         let done = api
             .service
             .execute_for(&caller.principal, request, &mut Unheard)

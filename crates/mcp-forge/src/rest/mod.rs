@@ -17,6 +17,7 @@ use http::{
 };
 use serde::Serialize;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::Instrument as _;
 
 mod approvals;
 mod context;
@@ -51,12 +52,13 @@ impl Background {
     /// Runs it to its end, or until it is dropped because the server ends.
     fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         let stop = self.stop.clone();
-        self.tasks.spawn(async move {
+        let work = async move {
             tokio::select! {
                 () = work => {}
                 () = stop.cancelled() => {}
             }
-        });
+        };
+        self.tasks.spawn(work.in_current_span());
     }
 }
 

@@ -30,6 +30,9 @@ pub(super) fn problem(error: &ServiceError) -> Problem {
     {
         return problem.again_in(wait_s.max(1));
     }
+    if let ServiceError::CpuQuota { wait_s, .. } = error {
+        return problem.again_in(*wait_s);
+    }
     let is_worth_trying = matches!(
         status,
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
@@ -51,7 +54,9 @@ fn status(error: &ServiceError) -> StatusCode {
         }
         ServiceError::UnknownTool(_) | ServiceError::NoContext(_) => StatusCode::NOT_FOUND,
         ServiceError::ContextVersion { .. } => StatusCode::CONFLICT,
-        ServiceError::TooManyContexts(_) => StatusCode::TOO_MANY_REQUESTS,
+        ServiceError::TooManyContexts(_) | ServiceError::CpuQuota { .. } => {
+            StatusCode::TOO_MANY_REQUESTS
+        }
         ServiceError::Busy { .. }
         | ServiceError::Launch(_)
         | ServiceError::Grant(GrantError::Unavailable { .. })

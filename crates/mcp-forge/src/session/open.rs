@@ -168,7 +168,8 @@ impl Task {
         let spec = spec(&limits, packages.as_ref())?;
         let pending = self.begin_audit(&spec, generation, is_new, None)?;
         let started = async {
-            let sandbox = inner.engine.launch(&spec).await?;
+            let mut sandbox = inner.engine.launch(&spec).await?;
+            sandbox.guard.charge_to(&self.name.principal);
             let isolation = sandbox.isolation.clone();
             let (resident, shell) = Resident::start(sandbox, inner.settings.caps)
                 .await

@@ -65,6 +65,8 @@ const ROWS: &[Row] = &[
         "429 with a time to come back; others are served",
         &[
             "principals::who_is_over_a_quota_is_told_when_to_come_back_and_harms_nobody",
+            "quotas::whoever_has_used_the_cpu_time_of_an_hour_waits_and_harms_nobody",
+            "quotas::cpu_time_that_no_answer_tells_of_is_charged",
             "environment_routes::who_builds_too_often_is_told_when_to_come_back",
             "slots::room_goes_to_whoever_has_least_of_it",
             "slots::whoever_fills_the_queue_makes_room_for_another",
@@ -272,6 +274,16 @@ const ROWS: &[Row] = &[
             "troubles::without_an_audit_log_nothing_runs",
         ],
     ),
+    row(
+        "P10",
+        "secrets in the environment, tokens, code and the answers of upstreams; names that could break a line",
+        "neither in the log nor in spans; each line of the log is one JSON object",
+        &[
+            "logged::every_line_is_one_object_and_no_secret_is_in_any",
+            "logged::a_new_token_is_not_in_the_log",
+            "traced::one_trace_goes_from_a_request_through_the_turn_to_both_upstreams",
+        ],
+    ),
 ];
 
 const SOURCES: &[(&str, &str)] = &[
@@ -279,12 +291,15 @@ const SOURCES: &[(&str, &str)] = &[
     ("environment_routes", include_str!("environment_routes.rs")),
     ("hostile", include_str!("hostile.rs")),
     ("lifecycle", include_str!("lifecycle.rs")),
+    ("logged", include_str!("logged.rs")),
     ("principals", include_str!("principals.rs")),
     ("forged", include_str!("oauth/forged.rs")),
     ("keys", include_str!("oauth/keys.rs")),
     ("metadata", include_str!("oauth/metadata.rs")),
     ("owners", include_str!("oauth/owners.rs")),
+    ("quotas", include_str!("quotas.rs")),
     ("rest", include_str!("rest.rs")),
+    ("traced", include_str!("traced.rs")),
     ("troubles", include_str!("troubles.rs")),
     ("bridge", include_str!("../bridge/mod.rs")),
     ("audit", include_str!("../../../src/audit/tests.rs")),
