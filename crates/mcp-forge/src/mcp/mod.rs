@@ -15,12 +15,13 @@ use std::{
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
-        CallToolRequestParams, CallToolResponse, CallToolResult, CustomNotification, CustomRequest,
-        CustomResult, ErrorCode, Implementation, InputResponses, JsonObject,
-        ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
-        ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
-        ResourceUpdatedNotificationParam, ServerCapabilities, ServerConfig, SubscribeRequestParams,
-        SubscriptionFilter, UnsubscribeRequestParams,
+        CallToolRequestParams, CallToolResponse, CallToolResult, CancelTaskParams,
+        CustomNotification, CustomRequest, CustomResult, ErrorCode, GetTaskParams, GetTaskResult,
+        Implementation, InputResponses, JsonObject, ListResourceTemplatesResult,
+        ListResourcesResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
+        ReadResourceRequestParams, ReadResourceResponse, ResourceUpdatedNotificationParam,
+        ServerCapabilities, ServerConfig, SubscribeRequestParams, SubscriptionFilter,
+        UnsubscribeRequestParams, UpdateTaskParams,
     },
     service::{NotificationContext, RequestContext, SubscriptionContext},
 };
@@ -40,6 +41,7 @@ mod resources;
 mod serve;
 mod sessions;
 mod subscriptions;
+mod tasks;
 mod tool;
 mod transport;
 
@@ -53,12 +55,11 @@ pub use transport::MAX_LINE_BYTES;
 use crate::{
     identity::{Caller, Scope},
     names::Principal,
-    service::{ExecuteRequest, Service, ServiceError},
+    service::{ExecuteRequest, NewestLine, Service, ServiceError},
     text::clipped,
     turn::Observer,
 };
 use console::{Pieces, Running};
-use progress::NewestLine;
 use subscriptions::Subscribed;
 
 /// How long a list of tools waits for upstreams that are still starting. A client asks for it
@@ -100,6 +101,7 @@ impl ServerHandler for Client {
             .enable_tool_list_changed()
             .enable_resources()
             .enable_resources_subscribe()
+            .enable_tasks()
             .build();
         if self.door == Door::Socket {
             let console = (console::CONSOLE.to_owned(), console::capability());
@@ -208,11 +210,18 @@ impl ServerHandler for Client {
     ) -> Result<CallToolResponse, ErrorData> {
         let arguments = request.arguments.unwrap_or_default();
         if environments::NAMES.contains(&&*request.name) {
+            let builds = [environments::BUILD, environments::REBUILD].contains(&&*request.name);
+            if builds && request.input_responses.is_none() && tasks::are_wanted(&context) {
+                return Ok(self.build_or_task(&request.name, arguments, &context).await);
+            }
             return self
                 .call_for_environments(&request.name, (arguments, request.input_responses), context)
                 .await;
         }
         let is_console = self.door == Door::Socket && console::is_asked_for(&context.meta);
+        if request.name == tool::EXECUTE_PYTHON && !is_console && tasks::are_wanted(&context) {
+            return Ok(self.execute_or_task(arguments, &context).await);
+        }
         let called = if request.name == tool::EXECUTE_PYTHON {
             match ExecuteRequest::from_json(arguments) {
                 Ok(request) if is_console => self.execute_for_console(request, context).await,
@@ -233,6 +242,31 @@ impl ServerHandler for Client {
             None => render::refuse(&"the call was cancelled"),
         };
         Ok(result.into())
+    }
+
+    async fn get_task(
+        &self,
+        request: GetTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<GetTaskResult, ErrorData> {
+        self.task(&request.task_id, &context)
+            .map(GetTaskResult::new)
+    }
+
+    async fn update_task(
+        &self,
+        request: UpdateTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.answer_task(&request.task_id, &request.input_responses, &context)
+    }
+
+    async fn cancel_task(
+        &self,
+        request: CancelTaskParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.end_task(&request.task_id).await
     }
 
     async fn list_resources(
@@ -312,6 +346,13 @@ impl Client {
     fn refuse(&self, error: &ServiceError) -> CallToolResult {
         if self.door == Door::Http && error.is_internal() {
             tracing::error!("a call failed: {error}");
+        }
+        self.refuse_quietly(error)
+    }
+
+    /// As [`Self::refuse`], for one that the log has already.
+    fn refuse_quietly(&self, error: &ServiceError) -> CallToolResult {
+        if self.door == Door::Http && error.is_internal() {
             return render::refuse(&error.in_short());
         }
         render::refuse(error)
@@ -462,6 +503,8 @@ fn explain_shape(request: &CustomRequest) -> ErrorData {
         }
         "tools/call" => "`params.arguments` must be an object, for example {\"code\": \"1 + 1\"}.",
         "resources/read" => "`params.uri` must be the resource's address, a string.",
+        "tasks/get" | "tasks/cancel" => "`params.taskId` must be the task's name, a string.",
+        "tasks/update" => "`params` must have `taskId`, a string, and `inputResponses`, an object.",
         "initialize" => "`params` must have `protocolVersion`, `capabilities` and `clientInfo`.",
         "tools/list" | "resources/list" | "resources/templates/list" => {
             "`params` must be an object or left out."

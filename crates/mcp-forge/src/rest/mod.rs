@@ -24,7 +24,6 @@ mod documents;
 mod environments;
 mod events;
 mod execute;
-mod executions;
 mod keys;
 mod openapi;
 mod operations;
@@ -35,7 +34,6 @@ mod sessions;
 mod views;
 
 use crate::{service::Service, web::Problem};
-use executions::Executions;
 use keys::Keys;
 
 /// Work that goes on when nobody waits for its answer.
@@ -64,7 +62,6 @@ impl Background {
 #[derive(Debug, Clone)]
 struct Api {
     service: Arc<Service>,
-    executions: Arc<Executions>,
     keys: Arc<Keys>,
     background: Background,
 }
@@ -73,7 +70,6 @@ struct Api {
 pub(crate) fn router(service: Arc<Service>, background: Background) -> Router {
     let api = Api {
         service,
-        executions: Arc::default(),
         keys: Arc::default(),
         background,
     };

@@ -9,9 +9,16 @@ use crate::{
 
 /// The answer to a refused request.
 pub(super) fn problem(error: &ServiceError) -> Problem {
-    let status = status(error);
-    if status == StatusCode::INTERNAL_SERVER_ERROR || error.is_internal() {
+    if is_ours(error) {
         tracing::error!("a request failed: {error}");
+    }
+    quiet(error)
+}
+
+/// As [`problem`], for one that the log has already.
+pub(super) fn quiet(error: &ServiceError) -> Problem {
+    let status = status(error);
+    if is_ours(error) {
         return Problem::new(status, error.in_short());
     }
     let problem = Problem::new(status, sentence(&error.to_string()));
@@ -37,6 +44,11 @@ pub(super) fn problem(error: &ServiceError) -> Problem {
     } else {
         problem
     }
+}
+
+/// Whether the log should have it, since the client is told little.
+fn is_ours(error: &ServiceError) -> bool {
+    status(error) == StatusCode::INTERNAL_SERVER_ERROR || error.is_internal()
 }
 
 fn status(error: &ServiceError) -> StatusCode {

@@ -15,9 +15,11 @@ use tokio_util::{
 
 mod context;
 mod environments;
+mod executions;
 mod fields;
 mod imports;
 mod metrics;
+mod newest;
 mod ready;
 mod records;
 mod request;
@@ -29,6 +31,10 @@ mod spawn;
 
 pub use context::{ContextKept, ContextRequest, ContextView};
 pub use environments::{BuildEnvironmentRequest, EnvironmentDeleted};
+pub(crate) use executions::{
+    Execution, Executions, How, Kept, MAX_RUNNING, Next, Question, REMEMBERED, Standing,
+};
+pub(crate) use newest::NewestLine;
 pub use ready::Readiness;
 pub use request::{ExecuteRequest, LimitsRequest};
 pub use response::{ExecuteResponse, UsageView};
@@ -67,6 +73,7 @@ pub struct Service {
     sessions: Sessions,
     environments: Environments,
     slots: Slots,
+    executions: Executions,
     /// Sandboxes whose turn is over and that are not gone yet.
     endings: TaskTracker,
     /// Cancelled when the service ends, or is gone.
@@ -255,6 +262,7 @@ impl Service {
             sessions,
             environments,
             slots,
+            executions: Executions::default(),
             endings: TaskTracker::new(),
             _ended: ending.clone().drop_guard(),
             ending,
@@ -285,10 +293,12 @@ impl Service {
         }));
     }
 
-    /// Ends the sessions and the upstreams, and waits for the last sandboxes to be gone. Executions
-    /// are ended by dropping their futures, which the front door holds.
+    /// Ends the sessions and the upstreams, and waits for the last sandboxes to be gone. Executions that
+    /// somebody waits for are ended by dropping their futures, which the front door holds.
     pub async fn shutdown(&self) {
         self.ending.cancel();
+        self.executions.stop();
+        self.executions.idle().await;
         self.sessions.shutdown().await;
         self.endings.close();
         self.endings.wait().await;
@@ -300,6 +310,11 @@ impl Service {
     /// The limits that apply by default, and at most.
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Those executions that nobody waits for.
+    pub(crate) fn executions(&self) -> &Executions {
+        &self.executions
     }
 
     /// Runs code for the local user: in a fresh sandbox, or in a session if the request names one.
