@@ -11,7 +11,7 @@ use rmcp::{
     ErrorData, RoleServer,
     model::{
         CallToolResponse, CallToolResult, CreateTaskResult, DetailedTask, ElicitResult,
-        InputRequest, InputResponses, JsonObject, Task, TaskPayload, TaskStatus,
+        InputRequest, InputResponses, JsonObject, ProtocolVersion, Task, TaskPayload, TaskStatus,
     },
     service::RequestContext,
 };
@@ -35,10 +35,13 @@ const GRACE: Duration = Duration::from_secs(2);
 /// How often a client should ask.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// Whether the client can have tasks.
+/// Whether the client can have tasks. Before 2026-07-28 an answer had one shape only.
 pub(super) fn are_wanted(context: &RequestContext<RoleServer>) -> bool {
-    let capabilities = context.client_capabilities();
-    capabilities.is_some_and(|declared| declared.supports_tasks())
+    let version = context.protocol_version();
+    version.is_some_and(|version| version >= ProtocolVersion::V_2026_07_28)
+        && context
+            .client_capabilities()
+            .is_some_and(|declared| declared.supports_tasks())
 }
 
 impl Client {

@@ -27,4 +27,5 @@ mod prompt;
 mod real_python;
 mod service;
 mod sessions;
+mod tasks;
 mod warm;

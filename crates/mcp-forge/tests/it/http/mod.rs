@@ -8,3 +8,4 @@ mod lifecycle;
 mod principals;
 mod rest;
 mod served;
+mod tasks;
