@@ -31,6 +31,7 @@ mod page;
 mod refusal;
 mod sandboxes;
 mod sessions;
+mod uploads;
 mod views;
 
 use crate::{service::Service, web::Problem};
@@ -86,7 +87,12 @@ pub(crate) fn router(service: Arc<Service>, background: Background) -> Router {
             get(sessions::show).delete(sessions::delete),
         )
         .route("/api/v1/sessions/{id}/files", get(sessions::files))
-        .route("/api/v1/sessions/{id}/files/{*path}", get(sessions::file))
+        .route(
+            "/api/v1/sessions/{id}/files/{*path}",
+            get(sessions::file)
+                .put(uploads::put)
+                .delete(uploads::remove),
+        )
         .route("/api/v1/sandbox/spawn", post(sandboxes::spawn))
         .route("/api/v1/sandbox", get(sandboxes::list))
         .route(

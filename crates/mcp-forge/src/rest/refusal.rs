@@ -61,7 +61,9 @@ fn status(error: &ServiceError) -> StatusCode {
         }
         ServiceError::UnknownTool(_) | ServiceError::NoContext(_) => StatusCode::NOT_FOUND,
         ServiceError::ContextVersion { .. } => StatusCode::CONFLICT,
-        ServiceError::TooManyContexts(_) => StatusCode::TOO_MANY_REQUESTS,
+        ServiceError::TooManyContexts(_) | ServiceError::TooManyUploads(_) => {
+            StatusCode::TOO_MANY_REQUESTS
+        }
         ServiceError::Busy { .. }
         | ServiceError::Launch(_)
         | ServiceError::Grant(GrantError::Unavailable { .. })
@@ -84,8 +86,13 @@ fn of_session(error: &SessionError) -> StatusCode {
         | SessionError::Ended { .. }
         | SessionError::Interrupted(_)
         | SessionError::NotForkable { .. }
+        | SessionError::FileExists { .. }
+        | SessionError::NotWritten { .. }
         | SessionError::Branch(_) => StatusCode::CONFLICT,
-        SessionError::Volumes(_) | SessionError::Documentation(_) => StatusCode::BAD_REQUEST,
+        SessionError::Volumes(_) | SessionError::Documentation(_) | SessionError::BadPath(_) => {
+            StatusCode::BAD_REQUEST
+        }
+        SessionError::TooLarge(_) | SessionError::NoRoom { .. } => StatusCode::PAYLOAD_TOO_LARGE,
         SessionError::Launch(LaunchError::Forbidden(_)) => StatusCode::FORBIDDEN,
         SessionError::Launch(_) | SessionError::Start(_) => StatusCode::SERVICE_UNAVAILABLE,
         SessionError::Store(_)

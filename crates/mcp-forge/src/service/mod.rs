@@ -17,6 +17,7 @@ mod context;
 mod environments;
 mod executions;
 mod fields;
+mod files;
 mod imports;
 mod metrics;
 mod newest;
@@ -34,6 +35,7 @@ pub use environments::{BuildEnvironmentRequest, EnvironmentDeleted};
 pub(crate) use executions::{
     Execution, Executions, How, Kept, MAX_RUNNING, Next, Question, REMEMBERED, Standing,
 };
+pub use files::Upload;
 pub(crate) use newest::NewestLine;
 pub use ready::Readiness;
 pub use request::{ExecuteRequest, LimitsRequest};
@@ -74,6 +76,7 @@ pub struct Service {
     environments: Environments,
     slots: Slots,
     executions: Executions,
+    uploads: files::Uploads,
     /// Sandboxes whose turn is over and that are not gone yet.
     endings: TaskTracker,
     /// Cancelled when the service ends, or is gone.
@@ -130,6 +133,9 @@ pub enum ServiceError {
     /// No further state is kept.
     #[error("{0} states are kept already, as many as may be; remove some")]
     TooManyContexts(i64),
+    /// Too many files are on their way.
+    #[error("{0} files are on their way already, as many as may be; wait for their answers")]
+    TooManyUploads(usize),
     /// Too many executions at once. Nothing ran; the same request may succeed later.
     #[error(
         "the server is busy: all of its sandboxes ({running}) are in use and {why}. Try again in a moment"
@@ -263,6 +269,7 @@ impl Service {
             environments,
             slots,
             executions: Executions::default(),
+            uploads: files::Uploads::default(),
             endings: TaskTracker::new(),
             _ended: ending.clone().drop_guard(),
             ending,

@@ -9,3 +9,4 @@ mod principals;
 mod rest;
 mod served;
 mod tasks;
+mod uploads;

@@ -158,7 +158,11 @@ fn a_cancelled_task_of_a_session_leaves_the_session() {
     };
     in_session("x = 41");
     let id = json!({"taskId": in_session("import time; time.sleep(60)")["taskId"]});
-    assert!(call(&served, "ada", "tasks/cancel", &id).get("error").is_none());
+    assert!(
+        call(&served, "ada", "tasks/cancel", &id)
+            .get("error")
+            .is_none()
+    );
     let told = call(&served, "ada", "tasks/get", &id)["result"].take();
     assert_eq!(told["status"], "cancelled", "{told}");
     assert_eq!(in_session("x + 1")["structuredContent"]["result"], 42);

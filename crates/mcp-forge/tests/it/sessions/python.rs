@@ -113,7 +113,11 @@ impl Python {
                     file.0.extend(STANDARD.decode(data).unwrap());
                     file.1 = clock;
                     self.runner
-                        .send(&Event::FileWritten { path, error: None })
+                        .send(&Event::FileWritten {
+                            path,
+                            error: None,
+                            problem: None,
+                        })
                         .await;
                 }
                 Request::ReadFile {
