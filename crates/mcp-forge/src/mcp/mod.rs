@@ -60,7 +60,7 @@ use crate::{
     turn::Observer,
 };
 use console::{Pieces, Running};
-use subscriptions::Subscribed;
+use subscriptions::{Changes, Subscribed};
 
 /// How long a list of tools waits for upstreams that are still starting. A client asks for it
 /// while it starts, and its user waits.
@@ -147,7 +147,7 @@ impl ServerHandler for Client {
     }
 
     async fn listen(&self, subscription: SubscriptionContext) -> Result<(), ErrorData> {
-        let mut changes = self.service.session_changes();
+        let mut changes = Changes::of(&self.service, &self.principal);
         let (_, whole) = self.service.tools(Duration::ZERO).await;
         let announced = async {
             if !whole {
@@ -158,7 +158,7 @@ impl ServerHandler for Client {
             std::future::pending::<()>().await;
         };
         let updated = async {
-            while let Some(uris) = subscriptions::next(&mut changes, &self.principal).await {
+            while let Some(uris) = changes.next().await {
                 for uri in uris {
                     // One that was not asked for is refused by the sink.
                     let _ = subscription.sink().notify_resource_updated(uri).await;
@@ -181,7 +181,7 @@ impl ServerHandler for Client {
     ) -> Result<(), ErrorData> {
         if !resources::can_change(&request.uri) {
             let message = format!(
-                "`{}` does not change; mcp://forge/sessions/list and the state and variables of sessions do.",
+                "`{}` does not change; mcp://forge/sessions/list, mcp://forge/environments/list and the state and variables of sessions do.",
                 clipped(&request.uri)
             );
             return Err(ErrorData::invalid_params(message, None));
@@ -397,13 +397,12 @@ impl Client {
         if self.telling.swap(true, Ordering::Relaxed) {
             return;
         }
-        let mut changes = self.service.session_changes();
+        let mut changes = Changes::of(&self.service, &self.principal);
         let (peer, gone) = (context.peer.clone(), self.gone.clone());
-        let principal = self.principal.clone();
         let subscribed = Arc::clone(&self.subscribed);
         tokio::spawn(async move {
             let told = async {
-                while let Some(uris) = subscriptions::next(&mut changes, &principal).await {
+                while let Some(uris) = changes.next().await {
                     for uri in uris.into_iter().filter(|uri| subscribed.has(uri)) {
                         let update = ResourceUpdatedNotificationParam::new(uri);
                         let _ = peer.notify_resource_updated(update).await;

@@ -11,13 +11,16 @@ use super::{Service, ServiceError, SpawnRequest, request::parse_session_id};
 use crate::{
     audit::fields,
     names::{Principal, SessionName},
-    session::{Incoming, Placed},
+    session::{Incoming, Placed, SessionError},
     text::clipped,
     turn::{Observer, Stream},
 };
 
 /// Files of one principal that may be on their way at the same time: each takes room on the disk.
 const MOST_AT_ONCE: usize = 4;
+
+/// A session may end between its start and the change of its files, which then did not happen.
+const ATTEMPTS: usize = 3;
 
 /// Who sends files now.
 #[derive(Debug, Default)]
@@ -87,7 +90,7 @@ impl Service {
         upload: Upload,
         replace: bool,
     ) -> Result<Placed, ServiceError> {
-        let incoming = upload.incoming;
+        let mut incoming = upload.incoming;
         let name = incoming.name().clone();
         self.audit.record(
             "session.file_put",
@@ -98,8 +101,14 @@ impl Service {
                 "bytes": incoming.size(),
             })),
         )?;
-        self.revive(&name).await?;
-        Ok(self.sessions.put(incoming, replace).await?)
+        let mut attempts = 1..ATTEMPTS;
+        loop {
+            self.revive(&name).await?;
+            match self.sessions.put(&mut incoming, replace).await {
+                Err(SessionError::NotLive(_)) if attempts.next().is_some() => {}
+                placed => return Ok(placed?),
+            }
+        }
     }
 
     /// Removes a file of a session's `/workspace`. The session is started if it does not live.
@@ -126,8 +135,14 @@ impl Service {
                 "path": clipped(path),
             })),
         )?;
-        self.revive(&name).await?;
-        Ok(self.sessions.remove_file(&name, path).await?)
+        let mut attempts = 1..ATTEMPTS;
+        loop {
+            self.revive(&name).await?;
+            match self.sessions.remove_file(&name, path).await {
+                Err(SessionError::NotLive(_)) if attempts.next().is_some() => {}
+                removed => return Ok(removed?),
+            }
+        }
     }
 
     /// Its task owns a session's files: one that does not live is started, with what it had.

@@ -458,7 +458,11 @@ impl Sessions {
     /// # Errors
     ///
     /// [`SessionError`]; the workspace is as it was.
-    pub async fn put(&self, incoming: Incoming, replace: bool) -> Result<Placed, SessionError> {
+    pub async fn put(
+        &self,
+        incoming: &mut Incoming,
+        replace: bool,
+    ) -> Result<Placed, SessionError> {
         let (name, path) = (incoming.name.clone(), incoming.path.clone());
         let (file, size) = incoming.whole().await?;
         let (reply, placed) = oneshot::channel();

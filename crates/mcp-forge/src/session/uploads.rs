@@ -139,9 +139,9 @@ impl Incoming {
     }
 
     /// The whole file.
-    pub(super) async fn whole(mut self) -> Result<(Arc<File>, u64), SessionError> {
+    pub(super) async fn whole(&mut self) -> Result<(Arc<File>, u64), SessionError> {
         self.write().await?;
-        Ok((self.file, self.size))
+        Ok((Arc::clone(&self.file), self.size))
     }
 
     async fn write(&mut self) -> Result<(), SessionError> {

@@ -129,6 +129,9 @@ impl Python {
                     self.runner.send(&answer).await;
                 }
                 Request::ToolResult { .. } => {}
+                Request::MoveFile { .. } | Request::RemoveFile { .. } => {
+                    panic!("files are put into real sandboxes only")
+                }
                 Request::Branch {} => panic!("the fake engine gives descriptors its own way"),
             }
         }
