@@ -232,6 +232,14 @@ impl Task {
             }));
         }
         let files = self.learn_files(live, notes).await?;
+        // Whoever asks for it next finds it, whatever runs then.
+        while live.keep.is_behind() {
+            let resident = live.resident.as_mut();
+            let resident =
+                resident.ok_or_else(|| ResidentError::from(ProtocolError::Unexpected))?;
+            live.keep.step(resident).await?;
+        }
+        self.facts.set_not_kept(live.keep.refused().clone());
         let found = files.iter().find(|file| file.path == put.path).cloned();
         let file = found.unwrap_or_else(|| FileState {
             path: put.path.clone(),

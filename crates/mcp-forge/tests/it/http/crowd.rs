@@ -17,6 +17,9 @@ use super::{
     served::{PATIENCE, Reply, Served, initialize, read_reply, token},
 };
 
+/// As many requests as one likes.
+const OFTEN: (&str, &str) = ("MCP_FORGE_SERVER_REQUESTS_PER_MINUTE", "1000000");
+
 /// A server of tools that says what it is told.
 const ECHO: &str = r#"
 import json, sys
@@ -31,7 +34,8 @@ for line in sys.stdin:
     elif method == "tools/call":
         answer = {"content": [{"type": "text", "text": message["params"]["arguments"]["text"]}]}
     if "id" in message:
-        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": answer or {}}), flush=True)
+        what = {"result": answer} if answer else {"error": {"code": -32601, "message": "unknown"}}
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], **what}), flush=True)
 "#;
 
 /// A caller, and what it keeps between its calls.
@@ -53,6 +57,7 @@ fn a_thousand_calls_of_every_kind_never_cross() {
     let served = Served::start(&[
         ("MCP_FORGE_CONFIG", file.to_str().unwrap()),
         ("MCP_FORGE_EXECUTION_MAX_CONCURRENT", "8"),
+        OFTEN,
     ]);
     let next = AtomicUsize::new(0);
     thread::scope(|scope| {
@@ -291,15 +296,19 @@ fn five_hundred_readers_and_some_who_never_read_harm_nobody() {
 
 #[test]
 fn readers_that_leave_anywhere_and_come_back_all_the_time_leave_nothing() {
-    let served = Served::start(&[]);
+    let served = Served::start(&[OFTEN]);
     let events = begin(
         &served,
         "import sys\nprint('out'); print('err', file=sys.stderr); 7",
     );
     let mut whole = Vec::new();
-    listen(&served, &events, &[])
-        .read_to_end(&mut whole)
-        .unwrap();
+    // The first waits for its end; from then on all are alike.
+    for _ in 0..2 {
+        whole.clear();
+        listen(&served, &events, &[])
+            .read_to_end(&mut whole)
+            .unwrap();
+    }
     assert!(whole.len() > 500 && whole.len() < 5000, "{}", whole.len());
     let (before, had) = (memory(&served), descriptors(&served));
     for length in 0..whole.len() {
@@ -326,7 +335,8 @@ fn readers_that_leave_anywhere_and_come_back_all_the_time_leave_nothing() {
         .read_to_end(&mut again)
         .unwrap();
     let again = String::from_utf8(again).unwrap();
-    assert!(again.contains("err") && !again.contains("\"out"), "{again}");
+    let goes_on = !again.contains("id: 1\n") && again.contains("id: 2\n");
+    assert!(goes_on && again.contains("event: end"), "{again}");
     let begun = Instant::now();
     while descriptors(&served) > had + 20 {
         assert!(
