@@ -18,10 +18,11 @@ pub(super) fn problem(error: &ServiceError) -> Problem {
 /// As [`problem`], for one that the log has already.
 pub(super) fn quiet(error: &ServiceError) -> Problem {
     let status = status(error);
-    if is_ours(error) {
-        return Problem::new(status, error.in_short());
-    }
-    let problem = Problem::new(status, sentence(&error.to_string()));
+    let problem = if is_ours(error) {
+        Problem::new(status, error.in_short())
+    } else {
+        Problem::new(status, sentence(&error.to_string()))
+    };
     let problem = match field(error) {
         Some(field) => problem.about(field),
         None => problem,
@@ -70,7 +71,9 @@ fn status(error: &ServiceError) -> StatusCode {
         | ServiceError::Environment(_) => StatusCode::SERVICE_UNAVAILABLE,
         ServiceError::Session(error) => of_session(error),
         ServiceError::Environments(error) => of_environments(error),
-        ServiceError::Audit(_) | ServiceError::Random(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        // A disk that is full has room again some day.
+        ServiceError::Audit(_) => StatusCode::SERVICE_UNAVAILABLE,
+        ServiceError::Random(_) => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 
@@ -94,11 +97,12 @@ fn of_session(error: &SessionError) -> StatusCode {
         }
         SessionError::TooLarge(_) | SessionError::NoRoom { .. } => StatusCode::PAYLOAD_TOO_LARGE,
         SessionError::Launch(LaunchError::Forbidden(_)) => StatusCode::FORBIDDEN,
-        SessionError::Launch(_) | SessionError::Start(_) => StatusCode::SERVICE_UNAVAILABLE,
-        SessionError::Store(_)
-        | SessionError::Audit(_)
-        | SessionError::Files(_)
-        | SessionError::Random(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        SessionError::Launch(_) | SessionError::Start(_) | SessionError::Audit(_) => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
+        SessionError::Store(_) | SessionError::Files(_) | SessionError::Random(_) => {
+            StatusCode::INTERNAL_SERVER_ERROR
+        }
     }
 }
 
@@ -121,10 +125,10 @@ fn of_environments(error: &EnvironmentsError) -> StatusCode {
         | EnvironmentsError::Import(_) => StatusCode::UNPROCESSABLE_ENTITY,
         EnvironmentsError::Uv(_)
         | EnvironmentsError::TimedOut(_)
+        | EnvironmentsError::Audit(_)
         | EnvironmentsError::Launch(_) => StatusCode::SERVICE_UNAVAILABLE,
         EnvironmentsError::Tree(_)
         | EnvironmentsError::Store(_)
-        | EnvironmentsError::Audit(_)
         | EnvironmentsError::Files { .. } => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }

@@ -8,6 +8,8 @@ mod hostile;
 mod lifecycle;
 mod principals;
 mod rest;
+pub(crate) mod rows;
 mod served;
 mod tasks;
+mod troubles;
 mod uploads;
