@@ -5,10 +5,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -18,10 +15,9 @@ use rmcp::{
         CallToolRequestParams, CallToolResponse, CallToolResult, CancelTaskParams,
         CustomNotification, CustomRequest, CustomResult, ErrorCode, GetTaskParams, GetTaskResult,
         Implementation, InputResponses, JsonObject, ListResourceTemplatesResult,
-        ListResourcesResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
-        ReadResourceRequestParams, ReadResourceResponse, ResourceUpdatedNotificationParam,
-        ServerCapabilities, ServerConfig, SubscribeRequestParams, SubscriptionFilter,
-        UnsubscribeRequestParams, UpdateTaskParams,
+        ListResourcesResult, ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams,
+        ReadResourceResponse, ServerCapabilities, ServerConfig, SubscribeRequestParams,
+        SubscriptionFilter, UnsubscribeRequestParams, UpdateTaskParams,
     },
     service::{NotificationContext, RequestContext, SubscriptionContext},
 };
@@ -371,52 +367,6 @@ impl Client {
                 .and_then(|parts| parts.extensions.get::<Caller>())
                 .is_some_and(|caller| caller.may(scope)),
         }
-    }
-
-    /// Tells the client when the upstreams are up, so that it lists their tools again. From
-    /// 2026-07-28 on a client asks for this itself, with `subscriptions/listen`.
-    fn announce_later(&self, context: &RequestContext<RoleServer>) {
-        let subscribes = context
-            .protocol_version()
-            .is_some_and(|version| version >= ProtocolVersion::V_2026_07_28);
-        if subscribes || self.announcing.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let (service, peer, gone) = (
-            Arc::clone(&self.service),
-            context.peer.clone(),
-            self.gone.clone(),
-        );
-        tokio::spawn(async move {
-            tokio::select! {
-                _ = service.tools(Duration::MAX) => { let _ = peer.notify_tool_list_changed().await; }
-                () = gone.cancelled() => {}
-            }
-        });
-    }
-
-    /// Tells the client of changes to what it subscribed to, until it is gone.
-    fn tell_updates(&self, context: &RequestContext<RoleServer>) {
-        if self.telling.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let mut changes = Changes::of(&self.service, &self.principal);
-        let (peer, gone) = (context.peer.clone(), self.gone.clone());
-        let subscribed = Arc::clone(&self.subscribed);
-        tokio::spawn(async move {
-            let told = async {
-                while let Some(uris) = changes.next().await {
-                    for uri in uris.into_iter().filter(|uri| subscribed.has(uri)) {
-                        let update = ResourceUpdatedNotificationParam::new(uri);
-                        let _ = peer.notify_resource_updated(update).await;
-                    }
-                }
-            };
-            tokio::select! {
-                () = told => {}
-                () = gone.cancelled() => {}
-            }
-        });
     }
 
     /// Runs code until its end, or `None` when nobody waits for it any more: dropping the

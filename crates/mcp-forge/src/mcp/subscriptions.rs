@@ -2,12 +2,21 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
+    time::Duration,
 };
 
+use rmcp::{
+    RoleServer,
+    model::{ProtocolVersion, ResourceUpdatedNotificationParam},
+    service::RequestContext,
+};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 
-use super::resources::{ENVIRONMENTS, SESSIONS, session_uri};
+use super::{
+    Client,
+    resources::{ENVIRONMENTS, SESSIONS, session_uri},
+};
 use crate::{
     environments::Owner,
     names::Principal,
@@ -95,5 +104,53 @@ fn of_session(changed: &Changed) -> Vec<String> {
             let id = changed.name.id.as_str();
             vec![session_uri(id, "state"), session_uri(id, "variables")]
         }
+    }
+}
+
+impl Client {
+    /// Tells the client when the upstreams are up, so that it lists their tools again. From
+    /// 2026-07-28 on a client asks for this itself, with `subscriptions/listen`.
+    pub(super) fn announce_later(&self, context: &RequestContext<RoleServer>) {
+        let subscribes = context
+            .protocol_version()
+            .is_some_and(|version| version >= ProtocolVersion::V_2026_07_28);
+        if subscribes || self.announcing.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (service, peer, gone) = (
+            Arc::clone(&self.service),
+            context.peer.clone(),
+            self.gone.clone(),
+        );
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = service.tools(Duration::MAX) => { let _ = peer.notify_tool_list_changed().await; }
+                () = gone.cancelled() => {}
+            }
+        });
+    }
+
+    /// Tells the client of changes to what it subscribed to, until it is gone.
+    pub(super) fn tell_updates(&self, context: &RequestContext<RoleServer>) {
+        if self.telling.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let mut changes = Changes::of(&self.service, &self.principal);
+        let (peer, gone) = (context.peer.clone(), self.gone.clone());
+        let subscribed = Arc::clone(&self.subscribed);
+        tokio::spawn(async move {
+            let told = async {
+                while let Some(uris) = changes.next().await {
+                    for uri in uris.into_iter().filter(|uri| subscribed.has(uri)) {
+                        let update = ResourceUpdatedNotificationParam::new(uri);
+                        let _ = peer.notify_resource_updated(update).await;
+                    }
+                }
+            };
+            tokio::select! {
+                () = told => {}
+                () = gone.cancelled() => {}
+            }
+        });
     }
 }

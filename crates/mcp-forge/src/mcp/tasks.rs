@@ -274,7 +274,7 @@ fn said(execution: &Execution, payload: &TaskPayload) -> Option<String> {
     let newest = newest.borrow();
     match payload {
         TaskPayload::Working | TaskPayload::InputRequired { .. } if !newest.is_empty() => {
-            Some(printable(&newest).to_string())
+            Some(printable(newest.as_str()))
         }
         _ => None,
     }

@@ -17,7 +17,11 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{ExecuteRequest, ExecuteResponse, Service, ServiceError, newest::NewestLine};
+use super::{
+    ExecuteRequest, ExecuteResponse, Service, ServiceError,
+    newest::NewestLine,
+    written::{Piece, Written},
+};
 use crate::{
     environments::{Built, Refusal},
     names::Principal,
@@ -35,12 +39,6 @@ pub(crate) const REMEMBERED: Duration = Duration::from_hours(1);
 
 /// For how long a person may think about a question.
 const PATIENCE: Duration = Duration::from_mins(10);
-
-/// Bytes that are copied for one reader of what one wrote, about.
-const BATCH_BYTES: usize = 64 << 10;
-
-/// What a piece takes beside its text.
-const PIECE_BYTES: usize = size_of::<Piece>();
 
 /// All of them that can be asked for.
 #[derive(Debug, Default)]
@@ -69,26 +67,15 @@ pub(crate) struct Execution {
 }
 
 /// What has become of it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Progress {
-    pieces: Vec<Piece>,
-    /// Bytes that may still be kept of standard output and standard error together.
-    room: usize,
+    written: Written,
     /// What it waits for.
     question: Option<Open>,
     /// Nobody can be asked.
     is_mute: bool,
     ended: Option<Ended>,
     changed_at: Timestamp,
-}
-
-/// A piece of what it wrote.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Piece {
-    /// Where it wrote it.
-    pub(crate) stream: Stream,
-    /// What it wrote.
-    pub(crate) text: String,
 }
 
 /// Packages that a build needs an approval for.
@@ -128,6 +115,7 @@ pub(crate) enum How {
 }
 
 /// Where one stands.
+#[derive(Debug, Clone, Copy)]
 pub(crate) enum Standing<'a> {
     /// It waits for its turn, or runs.
     Running,
@@ -258,9 +246,11 @@ impl Execution {
             cancel: CancellationToken::new(),
             newest,
             progress: watch::Sender::new(Progress {
-                room: service.config().caps.output_bytes.saturating_mul(2),
+                written: Written::new(service.config().caps.output_bytes.saturating_mul(2)),
+                question: None,
+                is_mute: false,
+                ended: None,
                 changed_at: started_at,
-                ..Progress::default()
             }),
             is_promised: AtomicBool::new(false),
             is_seen: AtomicBool::new(false),
@@ -365,11 +355,11 @@ impl Execution {
     pub(crate) async fn after(&self, seen: usize) -> Next {
         let mut progress = self.progress.subscribe();
         let known = progress
-            .wait_for(|progress| progress.pieces.len() > seen || progress.ended.is_some())
+            .wait_for(|progress| progress.written.len() > seen || progress.ended.is_some())
             .await;
         match known {
-            Ok(progress) if progress.pieces.len() > seen => {
-                let pieces = batch(&progress.pieces[seen..]);
+            Ok(progress) if progress.written.len() > seen => {
+                let pieces = progress.written.batch(seen);
                 let now = seen + pieces.len();
                 Next::Pieces(pieces, now)
             }
@@ -441,17 +431,6 @@ impl Execution {
     }
 }
 
-/// As many pieces as one reader is given at once: it may be slow, and there may be many.
-fn batch(pieces: &[Piece]) -> Vec<Piece> {
-    let mut room = BATCH_BYTES;
-    let fits = |piece: &&Piece| {
-        let has_room = room > 0;
-        room = room.saturating_sub(piece.text.len() + PIECE_BYTES);
-        has_room
-    };
-    pieces.iter().take_while(fits).cloned().collect()
-}
-
 /// One that runs.
 struct Running(watch::Sender<usize>);
 
@@ -479,32 +458,14 @@ impl Drop for CutOff {
     }
 }
 
-/// Keeps what is written, as far as there is room: the answer has the head and the tail of it.
+/// Hears an execution, for whoever asks for it.
 pub(crate) struct Kept(Arc<Execution>, NewestLine);
 
 impl Observer for Kept {
     fn output(&mut self, stream: Stream, text: &str) {
         self.1.output(stream, text);
-        self.0.progress.send_if_modified(|progress| {
-            if progress.room == 0 || text.is_empty() {
-                return false;
-            }
-            let mut end = text.len().min(progress.room);
-            while !text.is_char_boundary(end) {
-                end -= 1;
-            }
-            // What a piece costs beside its text counts as well: it may be one letter.
-            progress.room = if end < text.len() {
-                0
-            } else {
-                progress.room.saturating_sub(end + PIECE_BYTES)
-            };
-            progress.pieces.push(Piece {
-                stream,
-                text: text[..end].to_owned(),
-            });
-            true
-        });
+        let progress = &self.0.progress;
+        progress.send_if_modified(|progress| progress.written.keep(stream, text));
     }
 
     fn status(&mut self, text: &str) {

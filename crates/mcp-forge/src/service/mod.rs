@@ -29,6 +29,7 @@ mod response;
 mod sessions;
 mod slots;
 mod spawn;
+mod written;
 
 pub use context::{ContextKept, ContextRequest, ContextView};
 pub use environments::{BuildEnvironmentRequest, EnvironmentDeleted};

@@ -46,7 +46,6 @@ use crate::{
 };
 use registry::Inner;
 use task::{Job, Message, Stop};
-use uploads::Put;
 
 /// Variables that may be described in one session.
 const DOCUMENTED_VARIABLES: usize = 1000;
@@ -436,81 +435,6 @@ impl Sessions {
             .await
             .map_err(|error| none(error.to_string()))?;
         Ok(FileContent { bytes, size })
-    }
-
-    /// Begins to take a file of at most so many bytes for a session.
-    ///
-    /// # Errors
-    ///
-    /// [`SessionError::BadPath`], or the disk's.
-    pub async fn receive(
-        &self,
-        name: SessionName,
-        path: &str,
-        most: u64,
-    ) -> Result<Incoming, SessionError> {
-        let directory = self.inner.settings.data_dir.join("incoming");
-        Incoming::new(&directory, (name, path), most).await
-    }
-
-    /// Puts a file into the workspace of its session, which lives, once earlier calls are answered.
-    ///
-    /// # Errors
-    ///
-    /// [`SessionError`]; the workspace is as it was.
-    pub async fn put(
-        &self,
-        incoming: &mut Incoming,
-        replace: bool,
-    ) -> Result<Placed, SessionError> {
-        let (name, path) = (incoming.name.clone(), incoming.path.clone());
-        let (file, size) = incoming.whole().await?;
-        let (reply, placed) = oneshot::channel();
-        let put = Put {
-            path,
-            file,
-            size,
-            replace,
-            reply,
-        };
-        self.inner
-            .send(&name, Message::Put(Box::new(put)), false)
-            .await?;
-        placed
-            .await
-            .unwrap_or_else(|_| Err(SessionError::NotLive(name.id.clone())))
-    }
-
-    /// Removes a file from the workspace of a session that lives, once earlier calls are answered.
-    ///
-    /// # Errors
-    ///
-    /// [`SessionError`]; the workspace is as it was.
-    pub async fn remove_file(&self, name: &SessionName, path: &str) -> Result<(), SessionError> {
-        self.check_file(name, path).await?;
-        let (reply, removed) = oneshot::channel();
-        let path = path.to_owned();
-        self.inner
-            .send(name, Message::Remove { path, reply }, false)
-            .await?;
-        removed
-            .await
-            .unwrap_or_else(|_| Err(SessionError::NotLive(name.id.clone())))
-    }
-
-    /// Refuses what can be no file of a session, and sessions that are not known.
-    ///
-    /// # Errors
-    ///
-    /// [`SessionError`].
-    pub async fn check_file(&self, name: &SessionName, path: &str) -> Result<(), SessionError> {
-        if !tree::is_path(path) {
-            return Err(SessionError::BadPath(clipped(path)));
-        }
-        if self.inner.store.session(name).await?.is_none() {
-            return Err(SessionError::Unknown(name.id.clone()));
-        }
-        Ok(())
     }
 
     /// A principal's other sessions that end soon if nobody uses them.

@@ -8,13 +8,13 @@ use std::{fs::File, io, path::Path, sync::Arc};
 use tokio::{sync::oneshot, task::spawn_blocking};
 
 use super::{
-    Change, FileView, SessionError,
+    Change, FileView, SessionError, Sessions,
     answer::broken,
     keep::{self, CopyError},
     known::{self, Known},
     notes::{Note, Notes},
     open::Live,
-    task::Task,
+    task::{Message, Task},
     tree::{self, Tree},
     view::file_view,
 };
@@ -25,6 +25,7 @@ use crate::{
         ProtocolError,
         wire::{Event, FileState, InspectBounds, Request},
     },
+    text::clipped,
     turn::{Resident, ResidentError},
 };
 
@@ -82,7 +83,7 @@ impl Incoming {
         most: u64,
     ) -> Result<Self, SessionError> {
         if !tree::is_path(path) {
-            return Err(SessionError::BadPath(crate::text::clipped(path)));
+            return Err(SessionError::BadPath(clipped(path)));
         }
         let directory = directory.to_owned();
         let file = blocking(move || Tree::create(&directory)?.nameless()).await;
@@ -147,6 +148,83 @@ impl Incoming {
     async fn write(&mut self) -> Result<(), SessionError> {
         let (file, piece) = (Arc::clone(&self.file), std::mem::take(&mut self.collected));
         blocking(move || tree::append(&file, &piece)).await
+    }
+}
+
+impl Sessions {
+    /// Begins to take a file of at most so many bytes for a session.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError::BadPath`], or the disk's.
+    pub async fn receive(
+        &self,
+        name: SessionName,
+        path: &str,
+        most: u64,
+    ) -> Result<Incoming, SessionError> {
+        let directory = self.inner.settings.data_dir.join("incoming");
+        Incoming::new(&directory, (name, path), most).await
+    }
+
+    /// Puts a file into the workspace of its session, which lives, once earlier calls are answered.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError`]; the workspace is as it was.
+    pub async fn put(
+        &self,
+        incoming: &mut Incoming,
+        replace: bool,
+    ) -> Result<Placed, SessionError> {
+        let (name, path) = (incoming.name.clone(), incoming.path.clone());
+        let (file, size) = incoming.whole().await?;
+        let (reply, placed) = oneshot::channel();
+        let put = Put {
+            path,
+            file,
+            size,
+            replace,
+            reply,
+        };
+        self.inner
+            .send(&name, Message::Put(Box::new(put)), false)
+            .await?;
+        placed
+            .await
+            .unwrap_or_else(|_| Err(SessionError::NotLive(name.id.clone())))
+    }
+
+    /// Removes a file from the workspace of a session that lives, once earlier calls are answered.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError`]; the workspace is as it was.
+    pub async fn remove_file(&self, name: &SessionName, path: &str) -> Result<(), SessionError> {
+        self.check_file(name, path).await?;
+        let (reply, removed) = oneshot::channel();
+        let path = path.to_owned();
+        self.inner
+            .send(name, Message::Remove { path, reply }, false)
+            .await?;
+        removed
+            .await
+            .unwrap_or_else(|_| Err(SessionError::NotLive(name.id.clone())))
+    }
+
+    /// Refuses what can be no file of a session, and sessions that are not known.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError`].
+    pub async fn check_file(&self, name: &SessionName, path: &str) -> Result<(), SessionError> {
+        if !tree::is_path(path) {
+            return Err(SessionError::BadPath(clipped(path)));
+        }
+        if self.inner.store.session(name).await?.is_none() {
+            return Err(SessionError::Unknown(name.id.clone()));
+        }
+        Ok(())
     }
 }
 
@@ -225,7 +303,7 @@ impl Task {
         if let Err((reason, problem)) = moved {
             // If it is not there, so much the better.
             let _ = change(resident, &Request::RemoveFile { path: temporary }).await?;
-            let (id, path) = (self.name.id.clone(), crate::text::clipped(&put.path));
+            let (id, path) = (self.name.id.clone(), clipped(&put.path));
             return Err(Failure::Told(match problem.as_deref() {
                 Some("exists") => SessionError::FileExists { id, path },
                 _ => SessionError::NotWritten { id, path, reason },
@@ -283,7 +361,7 @@ impl Task {
         if let Err((reason, _)) = change(resident(live)?, &request).await? {
             return Err(Failure::Told(SessionError::NoFile {
                 id: self.name.id.clone(),
-                path: crate::text::clipped(path),
+                path: clipped(path),
                 reason,
             }));
         }

@@ -190,12 +190,11 @@ async fn with_as_many_as_may_be_a_call_is_answered_without_a_task() {
     let (mut tasks, mut answers) = (Vec::new(), 0);
     for _ in begun {
         let answer = client.receive().await["result"].take();
-        match answer.get("taskId") {
-            Some(id) => tasks.push(id.clone()),
-            None => {
-                assert_eq!(answer["structuredContent"]["result"], "x", "{answer}");
-                answers += 1;
-            }
+        if let Some(id) = answer.get("taskId") {
+            tasks.push(id.clone());
+        } else {
+            assert_eq!(answer["structuredContent"]["result"], "x", "{answer}");
+            answers += 1;
         }
     }
     assert_eq!((tasks.len(), answers), (64, 6));

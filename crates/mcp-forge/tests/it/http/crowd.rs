@@ -261,9 +261,10 @@ fn five_hundred_readers_and_some_who_never_read_harm_nobody() {
     let silent: Vec<_> = (0..20).map(|_| listen(&served, &flood, &[])).collect();
     let wait = "import time\nfor n in range(40): print(n, 'y' * 500, flush=True); time.sleep(0.05)";
     let events = begin(&served, wait);
-    let expected: String = (0..40)
+    let lines: Vec<String> = (0..40)
         .map(|n| format!("{n} {}\n", "y".repeat(500)))
         .collect();
+    let expected = lines.concat();
     thread::scope(|scope| {
         let readers: Vec<_> = (0..480)
             .map(|_| {
