@@ -168,13 +168,14 @@ pub async fn serve(
     shared.draining.cancel();
     shared.work.close();
     tokio::select! {
-        () = shared.work.wait() => {}
+        () = async { tokio::join!(shared.work.wait(), service.executions().idle()); } => {}
         () = tokio::time::sleep(server.drain) => {
             tracing::warn!("requests were ended: they took longer than server.drain");
         }
         () = signals.next() => {}
     }
     stop.cancel();
+    service.executions().stop();
     connections.end(LAST_BYTES).await;
     // What was dropped has ended, and written so to the audit log.
     let _ = tokio::time::timeout(LAST_BYTES, shared.work.wait()).await;

@@ -25,7 +25,6 @@ mod documents;
 mod environments;
 mod events;
 mod execute;
-mod executions;
 mod keys;
 mod openapi;
 mod operations;
@@ -33,10 +32,10 @@ mod page;
 mod refusal;
 mod sandboxes;
 mod sessions;
+mod uploads;
 mod views;
 
 use crate::{service::Service, web::Problem};
-use executions::Executions;
 use keys::Keys;
 
 /// Work that goes on when nobody waits for its answer.
@@ -66,7 +65,6 @@ impl Background {
 #[derive(Debug, Clone)]
 struct Api {
     service: Arc<Service>,
-    executions: Arc<Executions>,
     keys: Arc<Keys>,
     background: Background,
 }
@@ -75,7 +73,6 @@ struct Api {
 pub(crate) fn router(service: Arc<Service>, background: Background) -> Router {
     let api = Api {
         service,
-        executions: Arc::default(),
         keys: Arc::default(),
         background,
     };
@@ -92,7 +89,12 @@ pub(crate) fn router(service: Arc<Service>, background: Background) -> Router {
             get(sessions::show).delete(sessions::delete),
         )
         .route("/api/v1/sessions/{id}/files", get(sessions::files))
-        .route("/api/v1/sessions/{id}/files/{*path}", get(sessions::file))
+        .route(
+            "/api/v1/sessions/{id}/files/{*path}",
+            get(sessions::file)
+                .put(uploads::put)
+                .delete(uploads::remove),
+        )
         .route("/api/v1/sandbox/spawn", post(sandboxes::spawn))
         .route("/api/v1/sandbox", get(sandboxes::list))
         .route(

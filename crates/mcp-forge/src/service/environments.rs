@@ -5,6 +5,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
+use tokio::sync::broadcast;
 use tracing::Instrument as _;
 
 use super::{
@@ -15,7 +16,7 @@ use super::{
 use crate::{
     engine::Environment,
     environments::{
-        BuildRequest, Built, EnvironmentView, EnvironmentsError, Listed, Selection, Teller,
+        BuildRequest, Built, EnvironmentView, EnvironmentsError, Listed, Owner, Selection, Teller,
     },
     names::{Principal, SessionName},
     packages::{EnvironmentName, PackageName, PythonVersion, Requirement},
@@ -258,6 +259,11 @@ impl Service {
     ) -> Result<EnvironmentView, ServiceError> {
         let name = environment_name("name", name)?;
         Ok(self.environments.info(principal, &name).await?)
+    }
+
+    /// Hears of changes to environments from now on, everybody's: the listener chooses.
+    pub fn environment_changes(&self) -> broadcast::Receiver<Owner> {
+        self.environments.changes()
     }
 
     /// Takes an environment's name away.

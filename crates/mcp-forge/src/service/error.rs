@@ -50,6 +50,9 @@ pub enum ServiceError {
     /// No further state is kept.
     #[error("{0} states are kept already, as many as may be; remove some")]
     TooManyContexts(i64),
+    /// Too many files are on their way.
+    #[error("{0} files are on their way already, as many as may be; wait for their answers")]
+    TooManyUploads(usize),
     /// Too many executions at once. Nothing ran; the same request may succeed later.
     #[error(
         "the server is busy: all of its sandboxes ({running}) are in use and {why}. Try again in a moment"

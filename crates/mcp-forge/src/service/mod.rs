@@ -18,10 +18,13 @@ mod context;
 mod cpu;
 mod environments;
 mod error;
+mod executions;
 mod fields;
+mod files;
 mod imports;
 mod ledger;
 mod metrics;
+mod newest;
 mod ready;
 mod records;
 mod request;
@@ -30,10 +33,16 @@ mod response;
 mod sessions;
 mod slots;
 mod spawn;
+mod written;
 
 pub use context::{ContextKept, ContextRequest, ContextView};
 pub use environments::{BuildEnvironmentRequest, EnvironmentDeleted};
 pub use error::ServiceError;
+pub(crate) use executions::{
+    Execution, Executions, How, Kept, MAX_RUNNING, Next, Question, REMEMBERED, Standing,
+};
+pub use files::Upload;
+pub(crate) use newest::NewestLine;
 pub use ready::Readiness;
 pub use request::{ExecuteRequest, LimitsRequest};
 pub use response::{ExecuteResponse, UsageView};
@@ -75,6 +84,8 @@ pub struct Service {
     sessions: Sessions,
     environments: Environments,
     slots: Slots,
+    executions: Executions,
+    uploads: files::Uploads,
     /// Sandboxes whose turn is over and that are not gone yet.
     endings: TaskTracker,
     /// Cancelled when the service ends, or is gone.
@@ -127,6 +138,8 @@ impl Service {
             sessions,
             environments,
             slots,
+            executions: Executions::default(),
+            uploads: files::Uploads::default(),
             endings: TaskTracker::new(),
             _ended: ending.clone().drop_guard(),
             ending,
@@ -168,10 +181,12 @@ impl Service {
         }));
     }
 
-    /// Ends the sessions and the upstreams, and waits for the last sandboxes to be gone. Executions
-    /// are ended by dropping their futures, which the front door holds.
+    /// Ends the sessions and the upstreams, and waits for the last sandboxes to be gone. Executions that
+    /// somebody waits for are ended by dropping their futures, which the front door holds.
     pub async fn shutdown(&self) {
         self.ending.cancel();
+        self.executions.stop();
+        self.executions.idle().await;
         self.sessions.shutdown().await;
         self.endings.close();
         self.endings.wait().await;
@@ -183,6 +198,11 @@ impl Service {
     /// The limits that apply by default, and at most.
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Those executions that nobody waits for.
+    pub(crate) fn executions(&self) -> &Executions {
+        &self.executions
     }
 
     /// Runs code for the local user: in a fresh sandbox, or in a session if the request names one.

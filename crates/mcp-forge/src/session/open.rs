@@ -356,6 +356,15 @@ pub(super) async fn list_files(
     resident: &mut Resident,
     bounds: &InspectBounds,
 ) -> Result<Vec<FileState>, ResidentError> {
+    let (files, _) = list_all_files(resident, bounds).await?;
+    Ok(files)
+}
+
+/// As [`list_files`], and how many there are more.
+pub(super) async fn list_all_files(
+    resident: &mut Resident,
+    bounds: &InspectBounds,
+) -> Result<(Vec<FileState>, u64), ResidentError> {
     let request = Request::Inspect {
         bounds: InspectBounds {
             variables: 0,
@@ -363,7 +372,10 @@ pub(super) async fn list_files(
         },
     };
     match resident.ask(&request, LIST_LIMIT).await? {
-        Event::Inspected(told) => Ok(known::bounded(told, bounds).files),
+        Event::Inspected(told) => {
+            let told = known::bounded(told, bounds);
+            Ok((told.files, told.omitted_files))
+        }
         _ => Err(ProtocolError::Unexpected.into()),
     }
 }

@@ -1,6 +1,7 @@
 //! The HTTP service: the real program, real sockets, clients of every kind.
 
 mod collector;
+mod crowd;
 mod docs;
 mod door;
 mod environment_routes;
@@ -14,5 +15,7 @@ mod quotas;
 mod rest;
 pub(crate) mod rows;
 mod served;
+mod tasks;
 mod traced;
 mod troubles;
+mod uploads;
