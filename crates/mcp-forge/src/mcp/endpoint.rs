@@ -13,16 +13,19 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use http::{Method, Request, StatusCode, header::CONTENT_TYPE};
+use futures_util::future::BoxFuture;
+use http::{HeaderMap, Method, Request, StatusCode, header::CONTENT_TYPE};
 use http_body_util::Full;
 use rmcp::{
-    model::{ErrorCode, ServerJsonRpcMessage},
+    ServerHandler,
+    model::{ErrorCode, ProtocolVersion, ServerJsonRpcMessage},
     transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService},
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{Client, Door, handshakes::Handshakes, transport};
 use crate::{
+    config::Config,
     identity::Caller,
     names::Principal,
     service::Service,
@@ -42,14 +45,18 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// How a subscription's request looks: it has no end of its own.
 const LISTEN: &str = "subscriptions/listen";
 
-type Place = StreamableHttpService<Client, Handshakes>;
+/// The request with which older versions begin.
+const INITIALIZE: &str = "initialize";
+
+/// Answers one principal's requests.
+type Place = Box<dyn Fn(Request<Full<Bytes>>) -> BoxFuture<'static, Response> + Send + Sync>;
 
 /// The MCP address of the HTTP service.
 pub(crate) struct Endpoint {
-    service: Arc<Service>,
     most_body: usize,
     /// Ends all sessions and streams.
     stop: CancellationToken,
+    new_place: Box<dyn Fn(Principal) -> Place + Send + Sync>,
     places: Mutex<HashMap<Principal, Arc<Place>>>,
 }
 
@@ -70,14 +77,40 @@ pub(crate) struct Answered {
 }
 
 impl Endpoint {
-    /// Answers until `stop` is cancelled.
+    /// The service's, which answers until `stop` is cancelled.
     pub(crate) fn new(service: Arc<Service>, stop: CancellationToken) -> Self {
+        let (clients, clients_stop) = (Arc::clone(&service), stop.clone());
+        Self::of(service.config(), stop, move |principal| {
+            let who = (Door::Http, principal.clone());
+            Client::new(Arc::clone(&clients), who, clients_stop.child_token())
+        })
+    }
+
+    /// Answers as the handlers say, of which each session has one.
+    pub(crate) fn of<H: ServerHandler>(
+        config: &Config,
+        stop: CancellationToken,
+        new_handler: impl Fn(&Principal) -> H + Clone + Send + Sync + 'static,
+    ) -> Self {
+        let most_body = config.server.max_body;
+        let idle = IDLE + config.max_limits.timeout;
+        let places_stop = stop.clone();
         Self {
-            most_body: service.config().server.max_body,
-            service,
+            most_body,
             stop,
+            new_place: Box::new(move |principal| {
+                let new_handler = new_handler.clone();
+                let handshakes = Handshakes::new(MAX_HANDSHAKES, idle);
+                let settings = settings(most_body, places_stop.child_token());
+                new_place(handshakes, settings, move || new_handler(&principal))
+            }),
             places: Mutex::default(),
         }
+    }
+
+    /// Cancelled when it is to answer no longer.
+    pub(crate) fn stop(&self) -> &CancellationToken {
+        &self.stop
     }
 
     /// Answers one request of a caller who may run code.
@@ -89,7 +122,7 @@ impl Endpoint {
         if parts.method != Method::POST {
             let is_delete = parts.method == Method::DELETE;
             let request = Request::from_parts(parts, Full::new(Bytes::new()));
-            let mut response = place.handle(request).await.map(Body::new);
+            let mut response = place(request).await;
             if is_delete && response.status() == StatusCode::ACCEPTED {
                 // It is done, and clients that were told otherwise complain.
                 *response.status_mut() = StatusCode::NO_CONTENT;
@@ -108,9 +141,13 @@ impl Endpoint {
         {
             return Answered::at_once(refused(&refusal));
         }
-        let ends = !is_subscription(&body);
+        let method = method(&body);
+        if method.as_deref() == Some(INITIALIZE) && is_modern(&parts.headers) {
+            return Answered::at_once(no_handshake(&body));
+        }
+        let ends = method.as_deref() != Some(LISTEN);
         let request = Request::from_parts(parts, Full::new(body));
-        let response = place.handle(request).await.map(Body::new);
+        let response = place(request).await;
         Answered { response, ends }
     }
 
@@ -119,28 +156,9 @@ impl Endpoint {
         if let Some(place) = places.get(principal) {
             return Arc::clone(place);
         }
-        let place = Arc::new(self.new_place(principal.clone()));
+        let place = Arc::new((self.new_place)(principal.clone()));
         places.insert(principal.clone(), Arc::clone(&place));
         place
-    }
-
-    fn new_place(&self, principal: Principal) -> Place {
-        let mut config = StreamableHttpServerConfig::default()
-            // The gate has looked at both, for every address.
-            .disable_allowed_hosts()
-            .disable_allowed_origins()
-            .with_max_request_body_bytes(self.most_body)
-            .with_sse_keep_alive(Some(KEEP_ALIVE))
-            .with_cancellation_token(self.stop.child_token());
-        config.legacy_session_mode = true;
-        let longest_turn = self.service.config().max_limits.timeout;
-        let handshakes = Handshakes::new(MAX_HANDSHAKES, IDLE + longest_turn);
-        let (service, stop) = (Arc::clone(&self.service), self.stop.clone());
-        let new_client = move || {
-            let who = (Door::Http, principal.clone());
-            Ok(Client::new(Arc::clone(&service), who, stop.child_token()))
-        };
-        StreamableHttpService::new(new_client, Arc::new(handshakes), config)
     }
 }
 
@@ -151,6 +169,32 @@ impl Answered {
             ends: true,
         }
     }
+}
+
+fn settings(most_body: usize, stop: CancellationToken) -> StreamableHttpServerConfig {
+    let mut settings = StreamableHttpServerConfig::default()
+        // The gate has looked at both, for every address.
+        .disable_allowed_hosts()
+        .disable_allowed_origins()
+        .with_max_request_body_bytes(most_body)
+        .with_sse_keep_alive(Some(KEEP_ALIVE))
+        .with_cancellation_token(stop);
+    settings.legacy_session_mode = true;
+    settings
+}
+
+/// A place whose sessions have a handler each.
+fn new_place<H: ServerHandler>(
+    handshakes: Handshakes,
+    settings: StreamableHttpServerConfig,
+    new_handler: impl Fn() -> H + Send + Sync + 'static,
+) -> Place {
+    let new_handler = move || Ok(new_handler());
+    let answers = StreamableHttpService::new(new_handler, Arc::new(handshakes), settings);
+    Box::new(move |request| {
+        let answers = answers.clone();
+        Box::pin(async move { answers.handle(request).await.map(Body::new) })
+    })
 }
 
 /// What `rmcp` does not look at: keys that are there twice, and messages that are none.
@@ -173,14 +217,36 @@ fn check(body: &[u8]) -> Result<(), Box<ServerJsonRpcMessage>> {
     Ok(())
 }
 
-fn is_subscription(body: &[u8]) -> bool {
+/// What the message asks for.
+fn method(body: &[u8]) -> Option<String> {
     #[derive(serde::Deserialize)]
-    struct Method<'a> {
-        #[serde(borrow)]
-        method: Option<std::borrow::Cow<'a, str>>,
+    struct Message {
+        method: Option<String>,
     }
-    serde_json::from_slice::<Method<'_>>(body)
-        .is_ok_and(|message| message.method.as_deref() == Some(LISTEN))
+    serde_json::from_slice::<Message>(body).ok()?.method
+}
+
+/// Whether the client says that it speaks a version without a handshake.
+fn is_modern(headers: &HeaderMap) -> bool {
+    let version = headers.get("mcp-protocol-version");
+    // Versions are dates, so they have the order of their texts.
+    version.is_some_and(|version| version.as_bytes() >= ProtocolVersion::V_2026_07_28.as_str().as_bytes())
+}
+
+/// The answer to a handshake in a version that has none.
+fn no_handshake(body: &[u8]) -> Response {
+    #[derive(serde::Deserialize)]
+    struct Asked {
+        id: Option<rmcp::model::RequestId>,
+    }
+    let asked = serde_json::from_slice::<Asked>(body).ok();
+    let text = "This version has no `initialize`; each request has its version, and `server/discover` says what there is.";
+    let refusal = transport::refusal(
+        ErrorCode::METHOD_NOT_FOUND,
+        text.to_owned(),
+        asked.and_then(|asked| asked.id),
+    );
+    (StatusCode::NOT_FOUND, refused(&refusal)).into_response()
 }
 
 fn refused(refusal: &ServerJsonRpcMessage) -> Response {
