@@ -180,6 +180,13 @@ pub(crate) fn test() -> Vec<Group> {
             TOOLS,
             node,
         ),
+        group(
+            "conformance",
+            "MCP's conformance suite against the binary, and against its front door with the suite's own tools",
+            Lane::Any,
+            TOOLS,
+            conformance,
+        ),
     ]
 }
 
@@ -227,8 +234,10 @@ fn build(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
     Ok(Ran::Tests)
 }
 
+/// Without the one test that needs programs of others, which the group `conformance` has.
 fn unit(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
-    run(&mut cargo(workspace, "test --workspace --lib --bins"), log)?;
+    let tests = "test --workspace --lib --bins -- --skip conformance::";
+    run(&mut cargo(workspace, tests), log)?;
     Ok(Ran::Tests)
 }
 
@@ -468,19 +477,22 @@ fn integration_tests(arguments: &[&str], workspace: &Workspace) -> anyhow::Resul
     Ok(tests)
 }
 
+/// The integration tests.
+fn integration_test_binary(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    test_binary("tests/it/main.rs", "it", workspace)
+}
+
 /// Run directly, so that it does not wait for the lock that clippy holds meanwhile. Cargo's build
 /// printed its name: `Executable tests/it/main.rs (target/debug/deps/it-0123456789abcdef)`.
-fn integration_test_binary(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+fn test_binary(source: &str, name: &str, workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let log = fs::read_to_string(workspace.log_path("build"))
         .context("the group `build` leaves its log")?;
+    let prefix = format!("Executable {source} (");
     let path = log
         .lines()
-        .filter_map(|line| {
-            line.trim_start()
-                .strip_prefix("Executable tests/it/main.rs (")
-        })
-        .find_map(|rest| rest.strip_suffix(')'))
-        .context("cargo did not print where the integration tests are")?;
+        .filter_map(|line| line.trim_start().strip_prefix(&prefix)?.strip_suffix(')'))
+        .find(|path| path.contains(&format!("/{name}-")))
+        .with_context(|| format!("cargo did not print where the tests of {source} are"))?;
     Ok(workspace.root.join(path))
 }
 
@@ -492,6 +504,17 @@ fn sdk(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
 fn node(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
     let mut node = command(install::node(workspace));
     drive(node.arg("tests/clients/node.mjs"), workspace, log)
+}
+
+/// The suite's scenarios against the program, which has few of the tools they ask for, and against the
+/// fixture, which has them all.
+fn conformance(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
+    let mut node = command(install::node(workspace));
+    node.args(["tests/clients/conformance.mjs", "program"]);
+    drive(&mut node, workspace, log)?;
+    let mut fixture = command(test_binary("unittests src/lib.rs", "mcp_forge", workspace)?);
+    fixture.args(["conformance::", "--nocapture"]);
+    drive(&mut fixture, workspace, log)
 }
 
 /// Runs a client's driver against the built binary.

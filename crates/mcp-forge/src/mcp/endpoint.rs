@@ -230,7 +230,9 @@ fn method(body: &[u8]) -> Option<String> {
 fn is_modern(headers: &HeaderMap) -> bool {
     let version = headers.get("mcp-protocol-version");
     // Versions are dates, so they have the order of their texts.
-    version.is_some_and(|version| version.as_bytes() >= ProtocolVersion::V_2026_07_28.as_str().as_bytes())
+    version.is_some_and(|version| {
+        version.as_bytes() >= ProtocolVersion::V_2026_07_28.as_str().as_bytes()
+    })
 }
 
 /// The answer to a handshake in a version that has none.
