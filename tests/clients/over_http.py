@@ -22,9 +22,9 @@ class Served:
 
     @classmethod
     @asynccontextmanager
-    async def start(cls, forge: Forge):
+    async def start(cls, forge: Forge, sections: dict | None = None):
         # Of many clients at once none is to hear that the server is busy.
-        sections = held_back() | {"execution": {"max_concurrent": 20}}
+        sections = sections or held_back() | {"execution": {"max_concurrent": 20}}
         program, *arguments = forge.command("http", forge.own_upstreams("meeting"), sections)
         process = await asyncio.create_subprocess_exec(
             program,
