@@ -31,15 +31,30 @@ pub(crate) struct Group {
     pub(crate) run: Run,
 }
 
-/// Groups of one lane never run at the same time.
+/// Which groups never run at the same time: those of one lane, and more as said there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lane {
     /// Holds the lock on the target directory.
     Cargo,
-    /// Starts sandboxes or containers, or looks on the host for what they left: mounts, for example.
+    /// Looks on the host for what any sandbox left, mounts and cgroups: nothing else starts one
+    /// meanwhile.
+    Alone,
+    /// Starts sandboxes, and looks at its own only.
     Sandbox,
+    /// Starts containers, and looks at its own only.
+    Container,
     /// Disturbs nobody.
     Any,
+}
+
+impl Lane {
+    /// Whether groups of these lanes can run at the same time.
+    pub(crate) fn stands(self, other: Self) -> bool {
+        let starts_some = |lane| matches!(lane, Self::Alone | Self::Sandbox | Self::Container);
+        let one_is_alone = self == Self::Alone || other == Self::Alone;
+        let disturbed = one_is_alone && starts_some(self) && starts_some(other);
+        self == Self::Any || (self != other && !disturbed)
+    }
 }
 
 /// The groups of `cargo xtask test`. In each lane they run in this order.
@@ -106,21 +121,21 @@ pub(crate) fn test() -> Vec<Group> {
         group(
             "images",
             "images of containers, built by the binary on Debian's packages",
-            Lane::Sandbox,
+            Lane::Container,
             TOOLS,
             podman::images,
         ),
         group(
             "integration",
             "real sandboxes, servers and files",
-            Lane::Sandbox,
+            Lane::Alone,
             TOOLS,
             integration,
         ),
         group(
             "integration-user",
             "the same as an ordinary user (when root)",
-            Lane::Sandbox,
+            Lane::Alone,
             TOOLS,
             integration_user,
         ),
@@ -141,28 +156,28 @@ pub(crate) fn test() -> Vec<Group> {
         group(
             "escape",
             "attacks, each with its negative control",
-            Lane::Sandbox,
+            Lane::Alone,
             TOOLS,
             escape,
         ),
         group(
             "escape-user",
             "the same as an ordinary user (when root)",
-            Lane::Sandbox,
+            Lane::Alone,
             TOOLS,
             escape_user,
         ),
         group(
             "podman",
             "the podman engine over a service of our own",
-            Lane::Sandbox,
+            Lane::Container,
             &["images"],
             podman_engine,
         ),
         group(
             "podman-user",
             "the same with an ordinary user's service (when root)",
-            Lane::Sandbox,
+            Lane::Container,
             &["images"],
             podman_engine_user,
         ),

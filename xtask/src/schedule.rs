@@ -23,6 +23,8 @@ pub(crate) struct Report {
     counts: Counts,
     took: Duration,
     outcome: Result<Ran, String>,
+    /// What failed, in short.
+    complaints: Vec<String>,
 }
 
 impl Report {
@@ -83,7 +85,12 @@ pub(crate) fn print_summary(reports: &[Report]) {
         match &report.outcome {
             Ok(Ran::Tests) => {}
             Ok(Ran::Nothing(reason)) => println!("\n{}: nothing was run: {reason}", report.name),
-            Err(failure) => println!("\n{}: {failure}", report.name),
+            Err(failure) => {
+                println!("\n{}: {failure}", report.name);
+                for line in &report.complaints {
+                    println!("  {line}");
+                }
+            }
         }
     }
     let total = reports
@@ -103,8 +110,7 @@ fn take_ready<'a>(
             .iter()
             .any(|report| report.name == name && report.passed())
     };
-    let lane_is_free =
-        |lane: Lane| lane == Lane::Any || running.iter().all(|group| group.lane != lane);
+    let lane_is_free = |lane: Lane| running.iter().all(|group| lane.stands(group.lane));
     let index = waiting
         .iter()
         .position(|group| lane_is_free(group.lane) && group.after.iter().all(|name| done(name)))?;
@@ -136,6 +142,7 @@ fn fail_those_in_vain(waiting: &mut Vec<&Group>, reports: &mut Vec<Report>) {
             outcome: Err(format!(
                 "not run, because it needs `{needed}`, which failed"
             )),
+            complaints: Vec::new(),
         });
     }
 }
@@ -157,6 +164,7 @@ fn run_one(group: &Group, workspace: &Workspace) -> Report {
             _ => Counts::read(&output, outcome.is_ok()),
         },
         took: started.elapsed(),
+        complaints: complaints(&output),
         outcome: outcome.map_err(|error| format!("{error:#}")),
     }
 }
@@ -174,9 +182,35 @@ fn print_report(report: &Report, workspace: &Workspace) {
         Err(failure) => failure,
     };
     println!("FAILED  {} ({seconds:.1} s): {failure}", report.name);
-    for line in read_log(report.name, workspace).lines() {
+    let log = read_log(report.name, workspace);
+    for line in log.lines().filter(|line| !line.ends_with(" ... ok")) {
         println!("  {} | {line}", report.name);
     }
+}
+
+/// The lines in which test runners say what failed, for those who see only the end of the output.
+fn complaints(output: &str) -> Vec<String> {
+    const MOST: usize = 40;
+    const BEGINNINGS: [&str; 4] = ["FAIL", "ERROR", "error", "not ok"];
+    let mut found = Vec::new();
+    let mut of_a_panic = 0;
+    for line in output.lines() {
+        let is_panic = line.starts_with("thread '") && line.contains(" panicked at ");
+        if is_panic {
+            of_a_panic = 4;
+        }
+        if line.starts_with("stack backtrace:") {
+            of_a_panic = 0;
+        }
+        if of_a_panic > 0 || BEGINNINGS.iter().any(|start| line.starts_with(start)) {
+            found.push(line.to_owned());
+        }
+        of_a_panic -= i32::from(of_a_panic > 0);
+        if found.len() == MOST {
+            break;
+        }
+    }
+    found
 }
 
 fn read_log(group: &str, workspace: &Workspace) -> String {
@@ -192,6 +226,42 @@ mod tests {
     use anyhow::bail;
 
     use super::*;
+
+    #[test]
+    fn who_looks_for_what_others_left_has_no_others() {
+        use Lane::{Alone, Any, Cargo, Container, Sandbox};
+        for (one, other, both) in [
+            (Alone, Alone, false),
+            (Alone, Sandbox, false),
+            (Alone, Container, false),
+            (Alone, Cargo, true),
+            (Sandbox, Container, true),
+            (Sandbox, Sandbox, false),
+            (Cargo, Cargo, false),
+            (Cargo, Sandbox, true),
+            (Any, Any, true),
+            (Any, Alone, true),
+        ] {
+            assert_eq!(one.stands(other), both, "{one:?} {other:?}");
+            assert_eq!(other.stands(one), both, "{other:?} {one:?}");
+        }
+    }
+
+    #[test]
+    fn what_failed_is_told_in_short() {
+        let output = "test a ... ok\n\n---- b stdout ----\n\n\
+            thread 'b' (12) panicked at tests/b.rs:5:5:\nleft: 1\nright: 2\nstack backtrace:\n   0: begin\n\
+            FAIL: test_c (c.C.test_c)\nTraceback\n";
+        assert_eq!(
+            complaints(output),
+            [
+                "thread 'b' (12) panicked at tests/b.rs:5:5:",
+                "left: 1",
+                "right: 2",
+                "FAIL: test_c (c.C.test_c)"
+            ]
+        );
+    }
 
     fn group(name: &'static str, after: &'static [&'static str], run: crate::groups::Run) -> Group {
         Group {

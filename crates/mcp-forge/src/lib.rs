@@ -13,6 +13,7 @@ pub mod environments;
 pub mod http;
 pub mod identity;
 pub mod limits;
+mod liveness;
 pub mod mcp;
 pub mod names;
 pub mod packages;

@@ -4,6 +4,7 @@ use std::{env, fs::File, path::PathBuf};
 
 use super::{
     containers::{OfContainers, Service},
+    http::HttpServer,
     programs::{Driver, McpRows, McpServer, OneShot, Sampler, SocketFloor},
     tools::{self, IMAGE_NAME, Tools},
     watchdog::Watchdog,
@@ -71,6 +72,9 @@ const OVER_MCP: &[(&str, &str)] = &[
 /// A row of an empty MCP `ping`, on the connection of `forge-mcp`.
 pub(crate) const PING: (&str, &str) = ("ping", "an empty MCP `ping` to mcp-forge");
 
+/// The contender behind HTTP.
+pub(crate) const HTTP: &str = "forge-http";
+
 /// All contenders, in the order of a round.
 pub(crate) fn all() -> Vec<Contender> {
     let contender = |name, about, install, open: Open, cannot| Contender {
@@ -136,6 +140,16 @@ pub(crate) fn all() -> Vec<Contender> {
             tools::python,
             forge_mcp,
             OVER_MCP,
+        ),
+        contender(
+            HTTP,
+            "**mcp-forge** over HTTP, `POST /api/v1/execute`",
+            |tools, log| {
+                tools::python(tools, log)?;
+                tools::wrk(tools, log)
+            },
+            |tools, start| Ok(Box::new(HttpServer::start(HTTP, tools, start)?)),
+            &[(ALL_BUT_ONE, "as `forge`, but for the way there")],
         ),
         contender(
             "bubblewrap",

@@ -6,12 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use serde_json::json;
 
 use super::{
     programs::{OneShot, Sampler},
-    results::{Alive, Load, Soak, Stages},
+    results::{Alive, Handshakes, Load, Soak, Stages},
     statistics::{Series, percentile},
     workloads::Workload,
 };
@@ -153,16 +153,34 @@ pub(crate) fn load(
     let answer = entrant
         .sampler
         .ask(&request, Duration::from_secs(seconds + 120))?;
-    let times: Vec<f64> = serde_json::from_value(answer["times_us"].clone())?;
-    Ok(Load {
-        ..summarise(
-            entrant.name,
+    let failed = answer["failed"].as_u64().unwrap_or_default();
+    let seconds = answer["seconds"].as_f64().context("no seconds")?;
+    if let Some(completed) = answer["completed"].as_f64() {
+        // It has summed up itself.
+        ensure!(completed > 0.0, "no run succeeded");
+        return Ok(Load {
+            contender: entrant.name,
             clients,
-            times,
-            answer["failed"].as_u64().unwrap_or_default(),
-            answer["seconds"].as_f64().context("no seconds")?,
-        )?
-    })
+            seconds,
+            per_second: completed / seconds,
+            p50_us: answer["p50_us"].as_f64().context("no p50")?,
+            p99_us: answer["p99_us"].as_f64().context("no p99")?,
+            failed,
+        });
+    }
+    let times: Vec<f64> = serde_json::from_value(answer["times_us"].clone())?;
+    summarise(entrant.name, clients, times, failed, seconds)
+}
+
+/// The server's memory over so many clients that say hello and are never heard of again.
+///
+/// # Errors
+///
+/// The contender cannot.
+pub(crate) fn handshakes(entrant: &mut Entrant, count: u64) -> anyhow::Result<Handshakes> {
+    let request = json!({"op": "handshakes", "count": count});
+    let answer = entrant.sampler.ask(&request, Duration::from_mins(10))?;
+    Ok(serde_json::from_value(answer)?)
 }
 
 /// Runs that begin at even intervals. Only for contenders with a driver.

@@ -16,6 +16,7 @@ use clap::Args;
 mod containers;
 mod contenders;
 mod environments;
+mod http;
 mod machine;
 mod measure;
 mod plot;
@@ -52,7 +53,7 @@ const ANALYSIS: &str = "analysis.md";
 const CLIENTS: [u32; 3] = [1, 8, 64];
 
 /// Contenders that the sustained load is put on.
-const LOADED: [&str; 3] = ["forge", "forge-cold", "bubblewrap"];
+const LOADED: [&str; 4] = ["forge", contenders::HTTP, "forge-cold", "bubblewrap"];
 
 /// At a workload, one contender and another that a target holds against it.
 const PAIRS: [(&str, &str, &str); 5] = [
@@ -185,9 +186,11 @@ impl Bench<'_> {
             alive: None,
             stages: None,
             soak: None,
+            handshakes: None,
             sessions: None,
             direct_tool_call_us: None,
             mcp_above_ping_us: None,
+            http_above_call_us: None,
             targets: Vec::new(),
         };
         results.notes.push(
@@ -291,7 +294,9 @@ impl Bench<'_> {
         let mut missing: Vec<(&'static str, String)> = entrants
             .iter()
             .filter_map(|entrant| Some((entrant.name, refusal(entrant.name)?.to_owned())))
-            .filter(|(name, _)| !matches!(*name, "true" | "socket" | "forge-empty"))
+            .filter(|(name, _)| {
+                !matches!(*name, "true" | "socket" | "forge-empty" | contenders::HTTP)
+            })
             .filter(|(name, _)| workload.is_for(name))
             .collect();
         let mut able: Vec<&mut Entrant> = entrants
@@ -313,11 +318,12 @@ impl Bench<'_> {
         }
         results.pairs.extend(pairs(&rounds, workload));
         if workload.name == "one" {
-            results.mcp_above_ping_us = rounds
-                .rows
-                .get("forge-mcp")
-                .zip(rounds.rows.get(contenders::PING.0))
-                .and_then(|(call, ping)| call.paired(ping, |call, ping| call - ping));
+            let above = |this: &str, other: &str| {
+                let (this, other) = (rounds.rows.get(this)?, rounds.rows.get(other)?);
+                this.paired(other, |this, other| this - other)
+            };
+            results.mcp_above_ping_us = above("forge-mcp", contenders::PING.0);
+            results.http_above_call_us = above(contenders::HTTP, "forge");
         }
         missing.extend(rounds.dropped);
         results.workloads.push(WorkloadRow {
@@ -353,6 +359,18 @@ impl Bench<'_> {
             };
             self.say(&format!("load    forge, memory over {turns} turns"));
             results.soak = measure::soak(forge, &one, turns).ok();
+        }
+        if let Some(http) = entrant(entrants, contenders::HTTP) {
+            let clients = if self.has_small_counts() {
+                20_000
+            } else {
+                100_000
+            };
+            self.say(&format!("load    {clients} MCP clients that leave at once"));
+            match measure::handshakes(http, clients) {
+                Ok(found) => results.handshakes = Some(found),
+                Err(error) => self.say(&format!("missing {}: {error:#}", contenders::HTTP)),
+            }
         }
         Ok(())
     }

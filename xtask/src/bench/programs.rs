@@ -353,7 +353,7 @@ impl Sampler for McpServer {
     }
 }
 
-fn check(workload: &Workload, answer: &str) -> anyhow::Result<()> {
+pub(crate) fn check(workload: &Workload, answer: &str) -> anyhow::Result<()> {
     ensure!(
         answer == workload.expected,
         "the answer is {answer:?} and should be {}",
@@ -362,7 +362,7 @@ fn check(workload: &Workload, answer: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn microseconds(started: Instant) -> f64 {
+pub(crate) fn microseconds(started: Instant) -> f64 {
     started.elapsed().as_secs_f64() * 1e6
 }
 

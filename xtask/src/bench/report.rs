@@ -262,7 +262,7 @@ pub(crate) fn duration(microseconds: f64) -> String {
 pub(crate) mod tests {
     use super::*;
     use crate::bench::{
-        results::{Alive, ContenderRow, Machine, Pair, Soak, Stages, WorkloadRow},
+        results::{Alive, ContenderRow, Handshakes, Machine, Pair, Soak, Stages, WorkloadRow},
         targets,
     };
 
@@ -364,12 +364,19 @@ pub(crate) mod tests {
                 first_kib: 20_000,
                 last_kib: 21_000,
             }),
+            handshakes: Some(Handshakes {
+                count: 101_234,
+                first: 9_000,
+                first_kib: 30_000,
+                last_kib: 30_600,
+            }),
             stages: Some(Stages {
                 stages: vec![("a sandbox from the pool".to_owned(), 12.5)],
                 faults: 330.0,
             }),
             direct_tool_call_us: Some(60.0),
             mcp_above_ping_us: Some(420.0),
+            http_above_call_us: Some(250.0),
             targets: Vec::new(),
         };
         results.targets = targets::judge(&results);

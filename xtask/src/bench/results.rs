@@ -25,12 +25,16 @@ pub(crate) struct Results {
     pub(crate) alive: Option<Alive>,
     pub(crate) stages: Option<Stages>,
     pub(crate) soak: Option<Soak>,
+    /// Of the HTTP service.
+    pub(crate) handshakes: Option<Handshakes>,
     /// The same of sessions that have imported pandas.
     pub(crate) sessions: Option<Alive>,
     /// Microseconds of a tool call without a sandbox.
     pub(crate) direct_tool_call_us: Option<f64>,
     /// Median, over rounds, of the MCP call's time less the ping's.
     pub(crate) mcp_above_ping_us: Option<f64>,
+    /// The same of a request over HTTP, less the service call's.
+    pub(crate) http_above_call_us: Option<f64>,
     pub(crate) targets: Vec<Target>,
 }
 
@@ -120,6 +124,17 @@ pub(crate) struct Soak {
     pub(crate) turns: u64,
     pub(crate) failed: u64,
     /// Resident after the first thousand.
+    pub(crate) first_kib: u64,
+    pub(crate) last_kib: u64,
+}
+
+/// The server's memory over many clients that never come back.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Handshakes {
+    pub(crate) count: u64,
+    /// How many there had been at the first look.
+    pub(crate) first: u64,
+    /// Resident then, and in the end.
     pub(crate) first_kib: u64,
     pub(crate) last_kib: u64,
 }

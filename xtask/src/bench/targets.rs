@@ -2,7 +2,8 @@
 //! no failure.
 
 use super::{
-    results::{Results, Target},
+    contenders::HTTP,
+    results::{Handshakes, Results, Target},
     workloads::{RESULT_BYTES, SESSION_CONTENDER, TOOL_CALLS},
 };
 
@@ -120,6 +121,24 @@ pub(crate) fn judge(results: &Results) -> Vec<Target> {
             3.0,
             "x",
         ),
+        at_most(
+            "`1+1` over HTTP, above the service call",
+            "<= 0.3 ms",
+            results.http_above_call_us.map(|us| us / 1e3),
+            0.3,
+            "ms",
+        ),
+        at_least(
+            "turns per second over HTTP, 8 clients, of those without",
+            ">= 80 %",
+            results
+                .load(HTTP, 8)
+                .zip(results.load("forge", 8))
+                .map(|(http, call)| 100.0 * http.per_second / call.per_second),
+            80.0,
+            "%",
+        ),
+        handshakes(results),
         of_session(
             results,
             "session-fork",
@@ -206,6 +225,27 @@ fn memory_growth(results: &Results) -> Target {
         ),
         met: found
             .filter(|soak| soak.turns >= TURNS && soak.failed == 0)
+            .and(growth)
+            .map(|growth| growth <= 0.1),
+    }
+}
+
+fn handshakes(results: &Results) -> Target {
+    const CLIENTS: u64 = 100_000;
+    let found = results.handshakes.as_ref();
+    let growth = found.map(|found| found.last_kib as f64 / found.first_kib as f64 - 1.0);
+    Target {
+        what: "server memory after 100,000 MCP clients that said hello and left, against after the first",
+        wanted: "<= 10 % more",
+        measured: found.zip(growth).map_or_else(
+            || NOT_MEASURED.to_owned(),
+            |(found, growth)| {
+                let Handshakes { count, first, .. } = found;
+                format!("{:+.1} % from {first} to {count}", growth * 100.0)
+            },
+        ),
+        met: found
+            .filter(|found| found.count >= CLIENTS)
             .and(growth)
             .map(|growth| growth <= 0.1),
     }

@@ -152,6 +152,10 @@ pub(crate) fn bubblewrap(_: &Tools, log: &File) -> anyhow::Result<()> {
     debian(&[("bubblewrap", "/usr/bin/bwrap")], log)
 }
 
+pub(crate) fn wrk(_: &Tools, log: &File) -> anyhow::Result<()> {
+    debian(&[("wrk", "/usr/bin/wrk")], log)
+}
+
 pub(crate) fn sandbox_runtime(tools: &Tools, log: &File) -> anyhow::Result<()> {
     bubblewrap(tools, log)?;
     debian(

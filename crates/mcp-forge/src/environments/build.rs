@@ -17,10 +17,11 @@ use super::{
     error::Refusal,
     jobs::Runner,
     judge,
-    places::{Site, Sole, Unchecked},
+    places::Sole,
     plan::Plan,
     progress::{Phase, Teller},
     scan::{self, Scan},
+    site::{Site, Unchecked},
     tree::{self, TreeError},
     uv,
 };

@@ -7,8 +7,9 @@ use tokio::time::interval;
 use super::{
     EnvironmentsError,
     gateway::{Destination, Gateway, GatewayLimits, Traffic},
-    places::{Places, Site},
+    places::Places,
     progress::{Phase, Teller},
+    site::Site,
     uv::{self, Asked},
 };
 use crate::{

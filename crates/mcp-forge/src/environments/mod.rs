@@ -14,6 +14,7 @@ use serde_json::json;
 use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 
 mod build;
+mod cache;
 mod check;
 mod error;
 pub mod gateway;
@@ -25,6 +26,7 @@ mod places;
 mod plan;
 mod progress;
 mod scan;
+mod site;
 mod tree;
 mod uv;
 mod view;
@@ -51,6 +53,9 @@ const FRESH: Duration = Duration::from_secs(1);
 
 /// Between two notes that an environment is used.
 const NOTE_USE: Duration = Duration::from_mins(1);
+
+/// How many of the largest environments `uv`'s cache has room for while nobody builds.
+const CACHED: u64 = 4;
 
 /// The principal of templates: nobody is called so.
 const EVERYBODY: &str = "";
@@ -140,7 +145,11 @@ impl Environments {
             inner: Arc::new(Inner {
                 limits: config.max_limits.clone(),
                 caps: config.caps,
-                places: Places::new(&config.data_dir, &settings.uv_cache),
+                places: Places::new(
+                    &config.data_dir,
+                    &settings.uv_cache,
+                    settings.max_bytes.saturating_mul(CACHED),
+                ),
                 builds: Semaphore::new(settings.max_concurrent_builds),
                 settings,
                 jobs,

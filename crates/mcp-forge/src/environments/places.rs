@@ -4,7 +4,7 @@
 //! DATA/environments/<id>/         published: the lock's hash names it, a rename made it
 //! DATA/environments/new-<build>/  a build's files, taken from the job and not looked at yet
 //! DATA/environments/building/     one lock for each build that runs, one for each tree that is made
-//! UV/cache/                       uv's own, shared by all builds
+//! UV/cache/                       uv's own, shared by all builds (`cache.rs`)
 //! UV/staging-<data>-<build>/      what a job writes; several data directories may share one UV
 //! ```
 //!
@@ -18,21 +18,17 @@
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
     io::{self, Read},
-    os::{
-        fd::{AsRawFd, OwnedFd},
-        unix::{
-            ffi::OsStrExt,
-            fs::{DirBuilderExt, OpenOptionsExt},
-        },
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{DirBuilderExt, OpenOptionsExt},
     },
     path::{Path, PathBuf},
     sync::Arc,
-    thread,
     time::Duration,
 };
 
 use rustix::{
-    fs::{FallocateFlags, FlockOperation, Mode, OFlags},
+    fs::{FlockOperation, Mode, OFlags},
     io::Errno,
     rand::{GetRandomFlags, getrandom},
 };
@@ -40,10 +36,11 @@ use rustix::{
 use sha2::{Digest, Sha256};
 use tokio_util::task::TaskTracker;
 
+use super::{cache::Cache, site::Site};
 use crate::engine::native::job::hand_over;
 
 /// Between two looks at whether another build of the same tree is done.
-const LOCK_PAUSE: Duration = Duration::from_millis(50);
+pub(super) const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
 /// A file in a tree that has passed all checks: what they found.
 const CHECKED: &str = "checked";
@@ -51,36 +48,19 @@ const CHECKED: &str = "checked";
 /// Bytes that are read of it.
 const MOST_FOUND: u64 = 1 << 20;
 
-/// How the names of builds' directories begin, and in `uv`'s cache those of what is being unpacked.
+/// How the names of builds' directories begin.
 const STAGING: &str = "staging-";
-const UNFINISHED: &str = ".tmp";
-
-/// How often it is tried to remove what a killed job wrote.
-const TRIES: usize = 40;
-
-/// Bytes that must be free when all is installed. Python's compiler goes on when the disk is full, and
-/// leaves the beginnings of files behind; none of them is so large.
-const ROOM: u64 = 8 << 20;
 
 /// The two places.
 #[derive(Debug, Clone)]
 pub(super) struct Places {
-    trees: PathBuf,
-    uv: PathBuf,
+    pub(super) trees: PathBuf,
+    pub(super) uv: PathBuf,
+    pub(super) cache: Cache,
     /// What the names of this data directory's builds begin with.
-    staging: String,
+    pub(super) staging: String,
     /// Removals of what builds leave, which a server that ends waits for.
     removals: TaskTracker,
-}
-
-/// One build's directories, and the proof that it lives. Dropping it removes what is left of them.
-#[derive(Debug)]
-pub(super) struct Site {
-    places: Places,
-    name: String,
-    /// What the job writes.
-    staging: Arc<OwnedFd>,
-    alive: Option<Sole>,
 }
 
 /// The right to make one tree, or to call oneself by one name.
@@ -93,22 +73,15 @@ pub(super) struct Sole(
     File,
 );
 
-/// A tree that has its name and has not passed its checks, which nobody else makes meanwhile.
-/// Dropped, it is removed.
-#[derive(Debug)]
-pub(super) struct Unchecked {
-    directory: PathBuf,
-    places: Places,
-    sole: Option<Sole>,
-}
-
 impl Places {
-    pub(super) fn new(data_dir: &Path, uv: &Path) -> Self {
+    /// Between builds `uv`'s cache takes no more bytes than `most_cached`.
+    pub(super) fn new(data_dir: &Path, uv: &Path, most_cached: u64) -> Self {
         let whose = Sha256::digest(data_dir.as_os_str().as_bytes());
         let [first, second, third, fourth, ..] = <[u8; 32]>::from(whose);
         Self {
             trees: data_dir.join("environments"),
             uv: uv.to_owned(),
+            cache: Cache::new(uv.join("cache"), most_cached),
             removals: TaskTracker::new(),
             staging: format!("{STAGING}{first:02x}{second:02x}{third:02x}{fourth:02x}-"),
         }
@@ -122,42 +95,11 @@ impl Places {
     }
 
     /// Removes thousands of files: not on a thread that serves others.
-    fn in_background(&self, remove: impl FnOnce() + Send + 'static) {
+    pub(super) fn in_background(&self, remove: impl FnOnce() + Send + 'static) {
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => drop(self.removals.spawn_blocking_on(remove, &runtime)),
             Err(_) => remove(),
         }
-    }
-
-    /// Removes what `uv` was killed over, once no build can be at it any more: whoever builds, for
-    /// whatever data directory, has a directory beside the cache.
-    ///
-    /// # Errors
-    ///
-    /// The system's; the rest is left for the next time.
-    fn remove_unfinished(&self) -> io::Result<()> {
-        let path = self.uv.join("cache");
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let opened = match rustix::fs::open(&path, flags, Mode::empty()) {
-            Err(Errno::NOENT) => return Ok(()),
-            opened => opened?,
-        };
-        // Jobs own it, and could put a link in its place: only what was opened is touched.
-        let cache = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
-        let mut unfinished = names(&cache)?;
-        unfinished.retain(|name| name.starts_with(UNFINISHED));
-        // Looked at after the list was made: who comes later has other names.
-        if names(&self.uv)?
-            .iter()
-            .any(|name| name.starts_with(STAGING))
-        {
-            return Ok(());
-        }
-        let mut removed = Ok(());
-        for name in unfinished {
-            removed = removed.and(fs::remove_dir_all(cache.join(name)));
-        }
-        removed
     }
 
     /// Where a tree lies, or would.
@@ -219,11 +161,10 @@ impl Places {
     ///
     /// The system's; what is left [`Self::remove_left`] removes.
     pub(super) fn begin(&self) -> io::Result<Site> {
-        let cache = self.uv.join("cache");
-        for directory in [&self.trees, &self.building(), &self.uv, &cache] {
+        for directory in [&self.trees, &self.building(), &self.uv] {
             create(directory)?;
         }
-        hand_over(&cache)?;
+        let in_use = self.cache.enter()?;
         let (name, alive) = loop {
             let mut bytes = [0_u8; 8];
             getrandom(&mut bytes, GetRandomFlags::empty())?;
@@ -241,6 +182,7 @@ impl Places {
             name,
             staging: Arc::new(rustix::fs::open(&staging, flags, Mode::empty())?),
             alive: Some(alive),
+            in_use: Some(in_use),
         })
     }
 
@@ -289,7 +231,7 @@ impl Places {
                 }
             }
         }
-        self.remove_unfinished()?;
+        self.cache.clean()?;
         for name in names(&self.trees)? {
             // Removed and not gone, or published and never checked.
             let is_left = || name.starts_with(".removed-") || (is_id(&name) && !self.has(&name));
@@ -327,189 +269,13 @@ impl Places {
         self.trees.join("building")
     }
 
-    fn lock_of(&self, name: &str) -> PathBuf {
+    pub(super) fn lock_of(&self, name: &str) -> PathBuf {
         self.building().join(format!("{name}.lock"))
     }
 }
 
-impl Site {
-    /// What the job writes, as the job sees it.
-    pub(super) fn staging_inside(&self) -> String {
-        format!("/build/{}{}", self.places.staging, self.name)
-    }
-
-    /// A name for the jobs of this build.
-    pub(super) fn job_id(&self, what: &str) -> String {
-        format!("build-{what}-{}", self.name)
-    }
-
-    /// Reads a file that the job wrote: a regular one, never a link, and one byte more than `most` at
-    /// most.
-    ///
-    /// # Errors
-    ///
-    /// The system's, or it is something else.
-    pub(super) async fn read(&self, name: &'static str, most: u64) -> io::Result<Vec<u8>> {
-        let staging = Arc::clone(&self.staging);
-        let read = tokio::task::spawn_blocking(move || {
-            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-            let file = File::from(rustix::fs::openat(&*staging, name, flags, Mode::empty())?);
-            if !file.metadata()?.is_file() {
-                return Err(io::Error::other("it is no file"));
-            }
-            let mut bytes = Vec::new();
-            file.take(most + 1).read_to_end(&mut bytes)?;
-            Ok(bytes)
-        });
-        read.await.map_err(io::Error::other)?
-    }
-
-    /// Takes the directory that the job wrote as `name` out of its reach.
-    ///
-    /// # Errors
-    ///
-    /// The system's, or it is no directory; what was moved goes with the build.
-    pub(super) fn take(&self, name: &str, to: &str) -> io::Result<PathBuf> {
-        let new = self.new_tree();
-        let target = new.join(to);
-        // Readable for sandboxes' users; the data directory keeps others out.
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o755)
-            .create(target.parent().unwrap_or(&new))?;
-        rustix::fs::renameat(&*self.staging, name, rustix::fs::CWD, &target)?;
-        // A link would lead whoever looks through it, as root, to wherever the job likes.
-        if !fs::symlink_metadata(&target)?.is_dir() {
-            return Err(io::Error::other("what was installed is no directory"));
-        }
-        Ok(target)
-    }
-
-    /// Whether what was taken is whole: there was room for it if there is room for more.
-    ///
-    /// # Errors
-    ///
-    /// The system's: the disk is full, or was a moment ago.
-    pub(super) fn had_room(&self) -> io::Result<()> {
-        let path = self.new_tree().join("room");
-        let file = OpenOptions::new()
-            .create_new(true)
-            .write(true)
-            .mode(0o600)
-            .open(&path)?;
-        let reserved = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, ROOM);
-        fs::remove_file(&path)?;
-        match reserved {
-            // A file system that reserves nothing says nothing either.
-            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// What the job of a build sees that is not to see other builds, nor the cache.
-    pub(super) fn own_directory(&self) -> PathBuf {
-        self.places
-            .uv
-            .join(format!("{}{}", self.places.staging, self.name))
-    }
-
-    /// Where a tree grows before it is published.
-    pub(super) fn new_tree(&self) -> PathBuf {
-        self.places.trees.join(format!("new-{}", self.name))
-    }
-
-    /// Makes the new tree the one of this name, as a whole or not at all.
-    ///
-    /// # Errors
-    ///
-    /// The system's; nothing is published.
-    pub(super) fn publish(&self, id: &str, sole: Sole) -> io::Result<Unchecked> {
-        let (new, tree) = (self.new_tree(), self.places.tree(id));
-        // What a server left that was killed while it checked.
-        if tree.exists() && !self.places.has(id) {
-            fs::remove_dir_all(&tree)?;
-        }
-        File::open(&new)?.sync_all()?;
-        fs::rename(&new, &tree)?;
-        let unchecked = Unchecked {
-            places: self.places.clone(),
-            directory: tree,
-            sole: Some(sole),
-        };
-        File::open(&self.places.trees)?.sync_all()?;
-        Ok(unchecked)
-    }
-}
-
-impl Drop for Site {
-    fn drop(&mut self) {
-        // What cannot be removed now is removed by the next server's start. Of a link, the link.
-        let left = [self.own_directory(), self.new_tree()];
-        let lock = self.places.lock_of(&self.name);
-        let alive = self.alive.take();
-        let places = self.places.clone();
-        self.places.in_background(move || {
-            for directory in left {
-                remove_from_the_dying(|| fs::remove_dir_all(&directory));
-            }
-            let _ = fs::remove_file(lock);
-            remove_from_the_dying(|| places.remove_unfinished());
-            drop(alive);
-        });
-    }
-}
-
-impl Unchecked {
-    /// Notes that the tree has passed its checks, and what was found: from now on it may be used.
-    ///
-    /// # Errors
-    ///
-    /// The system's; it is removed.
-    pub(super) fn pass(mut self, found: &[u8]) -> io::Result<()> {
-        note(&self.directory, found)?;
-        self.sole = None;
-        Ok(())
-    }
-
-    /// Removes the tree, and waits for it.
-    pub(super) async fn withdraw(mut self) {
-        let sole = self.sole.take();
-        let directory = std::mem::take(&mut self.directory);
-        let removed = tokio::task::spawn_blocking(move || {
-            let removed = fs::remove_dir_all(directory);
-            drop(sole);
-            removed
-        });
-        if let Ok(Err(error)) = removed.await {
-            tracing::warn!(%error, "what did not pass its checks is removed later");
-        }
-    }
-}
-
-impl Drop for Unchecked {
-    fn drop(&mut self) {
-        if let Some(sole) = self.sole.take() {
-            let directory = std::mem::take(&mut self.directory);
-            self.places.in_background(move || {
-                let _ = fs::remove_dir_all(directory);
-                drop(sole);
-            });
-        }
-    }
-}
-
-/// Removes what a job that was killed a moment ago may still write to.
-fn remove_from_the_dying(remove: impl Fn() -> io::Result<()>) {
-    for _ in 0..TRIES {
-        match remove() {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => thread::sleep(LOCK_PAUSE),
-            _ => return,
-        }
-    }
-}
-
 /// Writes what was found in a tree, whole or not at all.
-fn note(tree: &Path, found: &[u8]) -> io::Result<()> {
+pub(super) fn note(tree: &Path, found: &[u8]) -> io::Result<()> {
     let new = tree.join("checked.new");
     fs::write(&new, found)?;
     File::open(&new)?.sync_all()?;
@@ -532,7 +298,7 @@ fn gone(removed: io::Result<()>) -> io::Result<()> {
     })
 }
 
-fn create(directory: &Path) -> io::Result<()> {
+pub(super) fn create(directory: &Path) -> io::Result<()> {
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -556,7 +322,7 @@ fn is_same(lock: &File, path: &Path) -> bool {
     (ours.dev(), ours.ino()) == (there.dev(), there.ino())
 }
 
-fn names(directory: &Path) -> io::Result<Vec<String>> {
+pub(super) fn names(directory: &Path) -> io::Result<Vec<String>> {
     match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         entries => Ok(entries?
@@ -571,7 +337,7 @@ mod tests {
 
     fn places() -> (tempfile::TempDir, Places) {
         let directory = tempfile::tempdir().unwrap();
-        let places = Places::new(directory.path(), &directory.path().join("uv"));
+        let places = Places::new(directory.path(), &directory.path().join("uv"), 1 << 20);
         (directory, places)
     }
 
@@ -616,7 +382,7 @@ mod tests {
     fn builds_of_another_data_directory_are_left_alone() {
         let (directory, places) = places();
         let alive = places.begin().unwrap();
-        let other = Places::new(&directory.path().join("other"), places.writable());
+        let other = Places::new(&directory.path().join("other"), places.writable(), 1 << 20);
         let _own = other.begin().unwrap();
         other.remove_left().unwrap();
         assert!(staging(&alive).exists());

@@ -15,8 +15,8 @@ use serde_json::Value;
 
 use super::{
     EnvironmentsError,
-    places::Site,
     progress::{Phase, Teller},
+    site::Site,
     uv,
 };
 use crate::{

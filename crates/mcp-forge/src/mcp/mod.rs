@@ -116,9 +116,10 @@ impl ServerHandler for Client {
 
     async fn list_tools(
         &self,
-        _: Option<PaginatedRequestParams>,
+        page: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
+        is_first(page)?;
         let (known, whole) = self.service.tools(CATALOGUE_PATIENCE).await;
         if !whole {
             self.announce_later(&context);
@@ -237,17 +238,19 @@ impl ServerHandler for Client {
 
     async fn list_resources(
         &self,
-        _: Option<PaginatedRequestParams>,
+        page: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
+        is_first(page)?;
         Ok(ListResourcesResult::with_all_items(resources::list()))
     }
 
     async fn list_resource_templates(
         &self,
-        _: Option<PaginatedRequestParams>,
+        page: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        is_first(page)?;
         Ok(ListResourceTemplatesResult::with_all_items(
             resources::templates(),
         ))
@@ -440,6 +443,17 @@ impl Client {
             ended = console::stream(&context.peer, &context.id, pieces, work) => Some(ended.map(console::answer)),
             () = context.ct.cancelled() => None,
         }
+    }
+}
+
+/// All lists come whole, so that no cursor was ever given: one that is shown is somebody's invention.
+fn is_first(page: Option<PaginatedRequestParams>) -> Result<(), ErrorData> {
+    match page.and_then(|page| page.cursor) {
+        None => Ok(()),
+        Some(_) => Err(ErrorData::invalid_params(
+            "params.cursor is none of this server's: its lists come whole, so leave it out",
+            None,
+        )),
     }
 }
 

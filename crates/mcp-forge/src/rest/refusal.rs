@@ -10,11 +10,13 @@ use crate::{
 /// The answer to a refused request.
 pub(super) fn problem(error: &ServiceError) -> Problem {
     let status = status(error);
-    if status == StatusCode::INTERNAL_SERVER_ERROR || error.is_internal() {
+    let is_internal = status == StatusCode::INTERNAL_SERVER_ERROR || error.is_internal();
+    let problem = if is_internal {
         tracing::error!("a request failed: {error}");
-        return Problem::new(status, error.in_short());
-    }
-    let problem = Problem::new(status, sentence(&error.to_string()));
+        Problem::new(status, error.in_short())
+    } else {
+        Problem::new(status, sentence(&error.to_string()))
+    };
     let problem = match field(error) {
         Some(field) => problem.about(field),
         None => problem,
@@ -56,7 +58,9 @@ fn status(error: &ServiceError) -> StatusCode {
         | ServiceError::Environment(_) => StatusCode::SERVICE_UNAVAILABLE,
         ServiceError::Session(error) => of_session(error),
         ServiceError::Environments(error) => of_environments(error),
-        ServiceError::Audit(_) | ServiceError::Random(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        // A disk that is full has room again some day.
+        ServiceError::Audit(_) => StatusCode::SERVICE_UNAVAILABLE,
+        ServiceError::Random(_) => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 
@@ -75,11 +79,12 @@ fn of_session(error: &SessionError) -> StatusCode {
         | SessionError::Branch(_) => StatusCode::CONFLICT,
         SessionError::Volumes(_) | SessionError::Documentation(_) => StatusCode::BAD_REQUEST,
         SessionError::Launch(LaunchError::Forbidden(_)) => StatusCode::FORBIDDEN,
-        SessionError::Launch(_) | SessionError::Start(_) => StatusCode::SERVICE_UNAVAILABLE,
-        SessionError::Store(_)
-        | SessionError::Audit(_)
-        | SessionError::Files(_)
-        | SessionError::Random(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        SessionError::Launch(_) | SessionError::Start(_) | SessionError::Audit(_) => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
+        SessionError::Store(_) | SessionError::Files(_) | SessionError::Random(_) => {
+            StatusCode::INTERNAL_SERVER_ERROR
+        }
     }
 }
 
@@ -102,10 +107,10 @@ fn of_environments(error: &EnvironmentsError) -> StatusCode {
         | EnvironmentsError::Import(_) => StatusCode::UNPROCESSABLE_ENTITY,
         EnvironmentsError::Uv(_)
         | EnvironmentsError::TimedOut(_)
+        | EnvironmentsError::Audit(_)
         | EnvironmentsError::Launch(_) => StatusCode::SERVICE_UNAVAILABLE,
         EnvironmentsError::Tree(_)
         | EnvironmentsError::Store(_)
-        | EnvironmentsError::Audit(_)
         | EnvironmentsError::Files { .. } => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }

@@ -20,7 +20,7 @@ const ROWS: [&[&str]; 13] = [
     &["identity"],
     &["config"],
     &["policy", "packages"],
-    &["limits", "text", "names"],
+    &["limits", "liveness", "text", "names"],
 ];
 
 /// Uses that the rows alone would forbid, with the reason.

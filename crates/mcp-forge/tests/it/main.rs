@@ -8,6 +8,7 @@
 
 mod approval;
 mod fake;
+mod rows;
 mod sandbox;
 
 mod background;

@@ -2,21 +2,11 @@
 //! that a server lives.
 //!
 //! A container is touched only if it carries the label of this data directory and of a server that is
-//! this one, or that is dead: each server holds a lock on a file of its own for as long as it lives.
+//! this one, or that is dead.
 
-use std::{
-    collections::HashMap,
-    fs::{self, DirBuilder, File},
-    io,
-    os::unix::fs::DirBuilderExt,
-    path::{Path, PathBuf},
-};
+use std::{collections::HashMap, fs, io, path::Path};
 
-use rustix::{
-    fs::{FlockOperation, Mode, OFlags},
-    io::Errno,
-    rand::{GetRandomFlags, getrandom},
-};
+use crate::liveness::{Alive, is_name, random_name};
 
 /// Whose containers these are: a data directory's.
 const PLACE: &str = "io.mcp-forge.place";
@@ -62,9 +52,7 @@ impl Labels {
 #[derive(Debug)]
 pub(super) struct Owner {
     labels: Labels,
-    directory: PathBuf,
-    /// Locked until the process ends.
-    _lock: File,
+    alive: Alive,
 }
 
 /// Whose a container is.
@@ -82,25 +70,12 @@ impl Owner {
     /// Makes this process known in the data directory.
     pub(super) fn register(data_dir: &Path) -> io::Result<Self> {
         let directory = data_dir.join("containers");
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&directory)?;
-        let place = place(&directory)?;
-        let server = random_name()?;
-        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
-        let path = path_of(&directory, &server);
-        // Locked before it has its name: unlocked it would be taken for a dead server's.
-        let unnamed = directory.join(format!("{server}.new"));
-        let lock = rustix::fs::open(&unnamed, flags, Mode::from_raw_mode(0o600))?;
-        let lock = File::from(lock);
-        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
-        fs::rename(unnamed, path)?;
-        Ok(Self {
-            labels: Labels { place, server },
-            directory,
-            _lock: lock,
-        })
+        let alive = Alive::register(directory.clone())?;
+        let labels = Labels {
+            place: place(&directory)?,
+            server: alive.name().to_owned(),
+        };
+        Ok(Self { labels, alive })
     }
 
     pub(super) const fn labels(&self) -> &Labels {
@@ -113,47 +88,16 @@ impl Owner {
         match (label(PLACE), label(SERVER)) {
             (Some(place), _) if place != self.labels.place => Whose::Other,
             (Some(_), Some(server)) if server == self.labels.server => Whose::Ours,
-            (Some(_), Some(server)) if is_name(server) && !self.is_alive(server) => Whose::Dead,
+            (Some(_), Some(server)) if is_name(server) && !self.alive.is_alive(server) => {
+                Whose::Dead
+            }
             _ => Whose::Other,
         }
     }
 
     /// Forgets servers that are gone. Call it when none of their containers is left.
     pub(super) fn forget_dead(&self) {
-        let Ok(entries) = fs::read_dir(&self.directory) else {
-            return;
-        };
-        for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
-            let server = path.file_stem().and_then(|name| name.to_str());
-            let is_lock = path
-                .extension()
-                .is_some_and(|extension| extension == "lock");
-            if is_lock && server.is_some_and(|server| is_name(server) && !self.is_alive(server)) {
-                // It may be gone already.
-                let _ = fs::remove_file(path);
-            }
-        }
-    }
-
-    /// Whether the server of this name holds its lock. One without a file never does; one whose file
-    /// cannot be looked at may live.
-    fn is_alive(&self, server: &str) -> bool {
-        if server == self.labels.server {
-            return true;
-        }
-        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        match rustix::fs::open(path_of(&self.directory, server), flags, Mode::empty()) {
-            // Shared: two who look at the same time do not take each other for the owner.
-            Ok(file) => rustix::fs::flock(file, FlockOperation::NonBlockingLockShared).is_err(),
-            Err(error) => error != Errno::NOENT,
-        }
-    }
-}
-
-impl Drop for Owner {
-    fn drop(&mut self) {
-        // Left behind it would be taken for a dead server's, which is what it is.
-        let _ = fs::remove_file(path_of(&self.directory, &self.labels.server));
+        self.alive.forget_dead();
     }
 }
 
@@ -181,57 +125,12 @@ fn place(directory: &Path) -> io::Result<String> {
     }
 }
 
-fn random_name() -> io::Result<String> {
-    let mut bytes = [0_u8; 16];
-    getrandom(&mut bytes, GetRandomFlags::empty())?;
-    Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
-}
-
-/// Whether it is a name as [`random_name`] makes them: never a path.
-fn is_name(text: &str) -> bool {
-    text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
-}
-
-fn path_of(directory: &Path, server: &str) -> PathBuf {
-    directory.join(format!("{server}.lock"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn labels(place: &str, server: &str) -> HashMap<String, String> {
         Labels::of(place, server).to_map()
-    }
-
-    #[test]
-    fn a_server_whose_lock_cannot_be_looked_at_is_not_taken_for_dead() {
-        let directory = tempfile::tempdir().unwrap();
-        let owner = Owner::register(directory.path()).unwrap();
-        let server = random_name().unwrap();
-        let labels = labels(&owner.labels.place, &server);
-        assert_eq!(owner.whose(&labels), Whose::Dead);
-        // As when this process has no descriptor left: opening it fails, and not for want of a file.
-        std::os::unix::fs::symlink("place", path_of(&owner.directory, &server)).unwrap();
-        assert_eq!(owner.whose(&labels), Whose::Other);
-    }
-
-    #[test]
-    fn a_server_has_its_lock_before_its_name_can_be_seen() {
-        let directory = tempfile::tempdir().unwrap();
-        let first = Owner::register(directory.path()).unwrap();
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    for _ in 0..50 {
-                        let owner = Owner::register(directory.path()).unwrap();
-                        first.forget_dead();
-                        assert!(path_of(&owner.directory, &owner.labels.server).exists());
-                        assert_eq!(first.whose(&owner.labels.to_map()), Whose::Other);
-                    }
-                });
-            }
-        });
     }
 
     #[test]

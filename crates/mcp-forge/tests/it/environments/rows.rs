@@ -1,14 +1,6 @@
 //! The lines of `docs/security-tests.md` about environments: what is tried, and which tests try it.
 
-/// One line.
-struct Row {
-    id: &'static str,
-    tried: &'static str,
-    must: &'static str,
-    /// Each by its file and function; [`SOURCES`] has the files.
-    tests: &'static [&'static str],
-    control: &'static str,
-}
+use crate::rows::{Row, exist, lines};
 
 const ROWS: &[Row] = &[
     Row {
@@ -287,30 +279,10 @@ const SOURCES: &[(&str, &str)] = &[
 ];
 
 pub(crate) fn rows() -> impl Iterator<Item = String> {
-    ROWS.iter().map(|row| {
-        let tests: Vec<String> = row.tests.iter().map(|test| format!("`{test}`")).collect();
-        format!(
-            "| {} | {} | {} | {} | {} |",
-            row.id,
-            row.tried,
-            row.must,
-            tests.join(", "),
-            row.control
-        )
-    })
+    lines(ROWS)
 }
 
 #[test]
 fn the_tests_that_are_named_exist() {
-    let in_controls = ROWS.iter().flat_map(|row| row.control.split('`'));
-    let in_controls = in_controls.filter(|part| part.contains("::"));
-    let named = ROWS.iter().flat_map(|row| row.tests).copied();
-    for test in named.chain(in_controls) {
-        let (module, function) = test.split_once("::").unwrap();
-        let (_, source) = SOURCES
-            .iter()
-            .find(|(name, _)| *name == module)
-            .unwrap_or_else(|| panic!("no module of {test}"));
-        assert!(source.contains(&format!("fn {function}(")), "{test}");
-    }
+    exist(ROWS, SOURCES);
 }

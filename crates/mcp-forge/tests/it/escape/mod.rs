@@ -61,6 +61,7 @@ fn the_documented_table_is_the_tested_one() {
         .chain(crate::podman::escape::rows())
         .chain(crate::jobs::escape::rows())
         .chain(crate::environments::rows::rows())
+        .chain(crate::http::rows::rows())
         .collect();
     assert_eq!(
         rows.join("\n"),

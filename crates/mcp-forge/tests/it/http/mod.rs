@@ -7,4 +7,6 @@ mod hostile;
 mod lifecycle;
 mod principals;
 mod rest;
+pub(crate) mod rows;
 mod served;
+mod troubles;

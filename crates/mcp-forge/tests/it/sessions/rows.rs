@@ -1,31 +1,6 @@
 //! The lines of `docs/security-tests.md` about sessions: what is tried, and which tests try it.
 
-/// One line.
-struct Row {
-    id: &'static str,
-    tried: &'static str,
-    must: &'static str,
-    /// Module and function of each test: of `sessions/` beside this file, or of `runner/tests/`.
-    tests: &'static [&'static str],
-    control: &'static str,
-}
-
-const BEHAVIOUR: &str = "none: behaviour, not a layer";
-
-const fn row(
-    id: &'static str,
-    tried: &'static str,
-    must: &'static str,
-    tests: &'static [&'static str],
-) -> Row {
-    Row {
-        id,
-        tried,
-        must,
-        tests,
-        control: BEHAVIOUR,
-    }
-}
+use crate::rows::{Row, exist, lines, row};
 
 const ROWS: &[Row] = &[
     row(
@@ -182,17 +157,7 @@ const ROWS: &[Row] = &[
 
 /// These lines.
 pub(crate) fn rows() -> impl Iterator<Item = String> {
-    ROWS.iter().map(|row| {
-        let tests: Vec<String> = row.tests.iter().map(|test| format!("`{test}`")).collect();
-        format!(
-            "| {} | {} | {} | {} | {} |",
-            row.id,
-            row.tried,
-            row.must,
-            tests.join(", "),
-            row.control
-        )
-    })
+    lines(ROWS)
 }
 
 #[test]
@@ -221,13 +186,5 @@ fn the_tests_that_are_named_exist() {
             include_str!("../../../../../runner/tests/test_session_reference.py"),
         ),
     ];
-    for test in ROWS.iter().flat_map(|row| row.tests) {
-        let (module, function) = test.split_once("::").unwrap();
-        let (_, source) = sources
-            .iter()
-            .find(|(name, _)| *name == module)
-            .unwrap_or_else(|| panic!("no module of {test}"));
-        let begins = [format!("fn {function}("), format!("def {function}(")];
-        assert!(begins.iter().any(|begin| source.contains(begin)), "{test}");
-    }
+    exist(ROWS, &sources);
 }

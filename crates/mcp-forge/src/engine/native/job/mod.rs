@@ -28,6 +28,7 @@ use crate::{
 use lines::Lines;
 
 pub use jail::spec::BUILD;
+pub(crate) use occupied::takes_more_than;
 
 mod asked;
 mod lines;
@@ -37,7 +38,7 @@ mod occupied;
 const MOST_PROGRAM_BYTES: u64 = 256 << 20;
 
 /// How often it is looked at what a job has written.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Starts build jobs, whatever engine runs user code.
 #[derive(Debug)]

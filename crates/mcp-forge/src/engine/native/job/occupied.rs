@@ -22,12 +22,21 @@ const LEAST: u64 = 4096;
 /// The directory itself cannot be opened.
 pub(super) fn is_more_than(directory: &Path, most: u64, since: i64) -> io::Result<bool> {
     let top = rustix::fs::open(directory, FLAGS, Mode::empty())?;
+    Ok(is_more(&top, most, since))
+}
+
+/// As [`is_more_than`], of everything below.
+pub(crate) fn takes_more_than(directory: &OwnedFd, most: u64) -> bool {
+    is_more(directory, most, i64::MIN)
+}
+
+fn is_more(directory: &OwnedFd, most: u64, since: i64) -> bool {
     let mut seen = Seen {
         left: most,
         since,
         linked: BTreeSet::new(),
     };
-    Ok(seen.look_into(&top, DEEPEST).is_err())
+    seen.look_into(directory, DEEPEST).is_err()
 }
 
 const FLAGS: OFlags = OFlags::RDONLY

@@ -1,0 +1,243 @@
+//! The lines of `docs/security-tests.md` about the HTTP service, upstreams and the server's own
+//! troubles: what is tried, and which tests try it.
+
+use crate::rows::{Row, exist, lines, row};
+
+const ROWS: &[Row] = &[
+    row(
+        "M1",
+        "another principal's session, by every tool, resource and address",
+        "as one that does not exist",
+        &[
+            "principals::what_is_somebody_elses_is_as_if_it_were_not_there",
+            "principals::an_mcp_session_is_its_owners_only",
+            "rest::sessions_and_their_files_are_their_owners",
+        ],
+    ),
+    row(
+        "M2",
+        "lists, files, environments and states of others",
+        "invisible",
+        &[
+            "principals::what_is_somebody_elses_is_as_if_it_were_not_there",
+            "rest::a_state_is_kept_with_its_version_and_outlives_the_server",
+            "environment_routes::a_foreign_environment_is_as_one_that_does_not_exist",
+        ],
+    ),
+    row(
+        "M3, M4",
+        "names that the server made, guessed; other spellings of a name",
+        "random; not found",
+        &["troubles::names_that_are_made_cannot_be_guessed_and_are_written_in_one_way"],
+    ),
+    row(
+        "M5",
+        "many calls of two principals at once, each with a marker",
+        "every answer has its own marker and no other",
+        &["principals::many_calls_at_once_never_cross"],
+    ),
+    row(
+        "M6",
+        "a token that is taken out of the file, and a file that is broken",
+        "401 at its next use, in an open conversation as well; nobody is let in",
+        &["principals::a_token_that_is_taken_away_opens_nothing_from_then_on"],
+    ),
+    row(
+        "M7",
+        "one principal asks for all that there is",
+        "429 with a time to come back; others are served",
+        &[
+            "principals::who_is_over_a_quota_is_told_when_to_come_back_and_harms_nobody",
+            "environment_routes::who_builds_too_often_is_told_when_to_come_back",
+            "slots::room_goes_to_whoever_has_least_of_it",
+            "slots::whoever_fills_the_queue_makes_room_for_another",
+        ],
+    ),
+    row(
+        "M9, M10",
+        "a token whose scope is not enough; an administrator's addresses with a user's token",
+        "403 that says which scope",
+        &[
+            "hostile::without_a_token_there_is_nothing",
+            "principals::the_audit_log_is_for_admins_and_names_who_asked",
+            "environment_routes::an_administrator_approves_for_everybody_and_nobody_else_may",
+            "door::what_was_done_is_counted_for_those_who_may_see_it",
+        ],
+    ),
+    row(
+        "N1, N2",
+        "other names in `Host`, as after DNS rebinding; other web pages in `Origin`",
+        "403, or 400 where it is none; a page gets no permission to read",
+        &[
+            "hostile::another_name_in_the_host_header_is_refused",
+            "hostile::another_web_page_is_refused",
+        ],
+    ),
+    row(
+        "N3",
+        "what a web page may send without asking: forms, plain text",
+        "415, and nothing ran",
+        &["hostile::another_web_page_is_refused"],
+    ),
+    row(
+        "N4, N18",
+        "no token, a wrong one, one in the address or a cookie, two; the metrics without one",
+        "401; no token in the log",
+        &["hostile::without_a_token_there_is_nothing"],
+    ),
+    row(
+        "N5",
+        "an address that others reach, without TLS",
+        "the server does not start, and says what to set",
+        &["lifecycle::what_is_not_safe_or_makes_no_sense_is_refused_with_the_fix"],
+    ),
+    row(
+        "N6, N7, N8, N20, N21, N22",
+        "broken, deep, large and ambiguous JSON; batches; odd ids; keys that are there twice, or in other letters; NUL",
+        "400 with the code that the specification has for it",
+        &[
+            "hostile::what_is_not_one_message_is_refused_with_its_reason",
+            "hostile::a_body_is_refused_before_it_is_read_whole",
+        ],
+    ),
+    row(
+        "N9",
+        "errors that could tell of the machine",
+        "told in short over HTTP: no places, no traces",
+        &[
+            "hostile::what_is_not_one_message_is_refused_with_its_reason",
+            "troubles::without_an_audit_log_nothing_runs",
+        ],
+    ),
+    row(
+        "N10, N11",
+        "headers that contradict the message; other methods; `Last-Event-ID` and `Mcp-Session-Id` where there are none",
+        "400 with the specified code; 405",
+        &[
+            "door::headers_that_contradict_the_message_are_refused",
+            "hostile::bytes_that_are_no_http_are_refused",
+            "door::clients_of_every_version_are_served_at_one_address",
+        ],
+    ),
+    row(
+        "N12",
+        "requests that never end, huge and many headers, two lengths, HTTP/2, too many connections",
+        "refused or hung up on; others are served",
+        &[
+            "hostile::bytes_that_are_no_http_are_refused",
+            "hostile::requests_that_never_end_and_clients_that_never_read_harm_nobody",
+            "hostile::one_connection_too_many_is_told_so",
+        ],
+    ),
+    row(
+        "N13",
+        "thousands of clients that say hello and are never heard of again",
+        "memory stays level",
+        &[
+            "hostile::handshakes_that_are_left_behind_are_bounded",
+            "handshakes::there_are_never_more_than_may_be_and_the_least_used_ones_go",
+        ],
+    ),
+    row(
+        "N14",
+        "streams that nobody reads",
+        "bounded; others are served",
+        &["hostile::requests_that_never_end_and_clients_that_never_read_harm_nobody"],
+    ),
+    row(
+        "N16",
+        "one idempotency key for two requests",
+        "one run for the same one, 422 for another",
+        &["rest::a_request_with_a_key_runs_once"],
+    ),
+    row(
+        "N17",
+        "cursors that were never given",
+        "-32602",
+        &["troubles::a_cursor_that_was_never_given_is_refused"],
+    ),
+    row(
+        "N19",
+        "cancels what is unknown, another's or ended; one progress token for two calls",
+        "nothing of anybody's ends",
+        &["troubles::what_is_cancelled_was_the_callers_own_and_running"],
+    ),
+    row(
+        "L11",
+        "an upstream gives its own token back, or hides characters in an error",
+        "neither reaches the code or the model",
+        &["bridge::errors_of_tools_lose_secrets_and_hidden_characters"],
+    ),
+    row(
+        "L12",
+        "upstreams that hang, flood, break off, lie about ids, never end, and redirect",
+        "one sentence for the call, nothing for the others; headers stay with their origin",
+        &[
+            "bridge::upstreams_that_hang_flood_or_break_do_not_block_another",
+            "bridge::a_gigabyte_in_one_line_ends_the_upstream_not_us",
+            "bridge::floods_garbage_and_duplicates_do_not_disturb_answers",
+            "bridge::a_call_without_answer_times_out_and_is_cancelled",
+            "bridge::an_upstream_that_dies_in_a_call_is_not_asked_again_but_starts_again",
+            "bridge::headers_do_not_follow_a_redirect_to_another_origin",
+            "bridge::endless_bodies_and_refusals_over_http_end_in_one_sentence",
+        ],
+    ),
+    row(
+        "L13",
+        "an upstream answers with links to files and scripts",
+        "data, which nobody follows",
+        &["bridge::sampling_and_roots_are_refused_and_links_are_data"],
+    ),
+    row(
+        "P3",
+        "signals: one, while code runs; one more",
+        "what runs is finished and nobody new let in, then ended at the deadline; at once",
+        &[
+            "lifecycle::at_the_end_what_runs_is_finished_and_nobody_new_is_let_in",
+            "lifecycle::a_turn_that_does_not_end_in_time_is_ended",
+            "troubles::a_second_signal_ends_the_server_at_once",
+        ],
+    ),
+    row(
+        "P6",
+        "no descriptors left",
+        "503 with a time to come back, and served again when there are some",
+        &["troubles::a_server_without_descriptors_refuses_and_recovers"],
+    ),
+    row(
+        "P7",
+        "the audit log's disk is full; its file is cut, deleted, a link; its directory is gone",
+        "nothing runs that it cannot record; what is missing is counted in it",
+        &[
+            "audit::a_full_disk_refuses_records_leaves_no_piece_and_is_counted_when_it_has_room",
+            "audit::a_file_that_was_cut_or_deleted_is_noticed_at_once",
+            "audit::links_and_open_directories_are_refused",
+            "audit::a_log_that_cannot_be_continued_refuses_every_record",
+            "troubles::without_an_audit_log_nothing_runs",
+        ],
+    ),
+];
+
+const SOURCES: &[(&str, &str)] = &[
+    ("door", include_str!("door.rs")),
+    ("environment_routes", include_str!("environment_routes.rs")),
+    ("hostile", include_str!("hostile.rs")),
+    ("lifecycle", include_str!("lifecycle.rs")),
+    ("principals", include_str!("principals.rs")),
+    ("rest", include_str!("rest.rs")),
+    ("troubles", include_str!("troubles.rs")),
+    ("bridge", include_str!("../bridge/mod.rs")),
+    ("audit", include_str!("../../../src/audit/tests.rs")),
+    ("handshakes", include_str!("../../../src/mcp/handshakes.rs")),
+    ("slots", include_str!("../../../src/service/slots.rs")),
+];
+
+/// The lines of `docs/security-tests.md`.
+pub(crate) fn rows() -> impl Iterator<Item = String> {
+    lines(ROWS)
+}
+
+#[test]
+fn the_tests_that_are_named_exist() {
+    exist(ROWS, SOURCES);
+}
