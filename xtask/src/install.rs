@@ -16,6 +16,9 @@ use crate::{
 /// The upstream servers are the ones that users have; Inspector needs a newer Node than
 /// distributions ship, and npm has that too.
 const NPM: &[&str] = &[
+    // What speaks 2026-07-28 and, by another name, the last one whose newest version was 2025-06-18.
+    "@modelcontextprotocol/client@2.4.0",
+    "sdk-2025-06-18@npm:@modelcontextprotocol/sdk@1.18.2",
     "@modelcontextprotocol/inspector@2.12.0",
     "@modelcontextprotocol/sdk@1.32.2",
     "@modelcontextprotocol/server-everything@2026.8.31",
@@ -44,6 +47,9 @@ const PYPI: &[&str] = &[
     "packaging==26.4",
     "uv==0.13.9",
 ];
+
+/// Clients over HTTP. Apart from the others, whose packages sandboxes are given.
+const PEERS: &[&str] = &["fastmcp==4.2.3", "schemathesis==4.32.5"];
 
 /// A Debian package, and a file of it that says whether it is there.
 const DEBIAN: &[(&str, &str)] = &[
@@ -91,6 +97,7 @@ pub(crate) fn install(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> 
     install_npm(&workspace.tools.join("npm"), NPM, log)?;
     install_npm(&workspace.tools.join("conformance"), CONFORMANCE, log)?;
     install_pypi(&workspace.tools.join("venv"), PYPI, log)?;
+    install_pypi(&workspace.tools.join("peers"), PEERS, log)?;
     Ok(Ran::Tests)
 }
 

@@ -114,7 +114,7 @@ pub async fn serve(
     tokens: Tokens,
     socket: Option<Listening>,
 ) -> Result<(), HttpError> {
-    let mcp = Endpoint::new(Arc::clone(&service), CancellationToken::new());
+    let mcp = Endpoint::new(&service, CancellationToken::new());
     serve_mcp(service, mcp, bound, tokens, socket).await
 }
 

@@ -78,8 +78,8 @@ pub(crate) struct Answered {
 
 impl Endpoint {
     /// The service's, which answers until `stop` is cancelled.
-    pub(crate) fn new(service: Arc<Service>, stop: CancellationToken) -> Self {
-        let (clients, clients_stop) = (Arc::clone(&service), stop.clone());
+    pub(crate) fn new(service: &Arc<Service>, stop: CancellationToken) -> Self {
+        let (clients, clients_stop) = (Arc::clone(service), stop.clone());
         Self::of(service.config(), stop, move |principal| {
             let who = (Door::Http, principal.clone());
             Client::new(Arc::clone(&clients), who, clients_stop.child_token())

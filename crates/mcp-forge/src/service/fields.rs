@@ -81,7 +81,8 @@ fn read<T: DeserializeOwned>(value: &Value) -> Option<T> {
 
 /// A whole number that a float says exactly.
 fn whole(number: f64) -> Option<Value> {
-    const MOST: f64 = (1_u64 << 53) as f64;
+    /// 2^53: above it floats leave whole numbers out.
+    const MOST: f64 = 9_007_199_254_740_992.0;
     if number.fract() != 0.0 || number.abs() > MOST {
         return None;
     }

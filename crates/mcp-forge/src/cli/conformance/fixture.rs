@@ -4,40 +4,37 @@
     reason = "sampling and logging are, and older versions have them"
 )]
 
-use std::{collections::BTreeSet, sync::Mutex, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::{LazyLock, Mutex},
+};
 
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
-        CallToolRequestParams, CallToolResponse, CallToolResult, ClientCapabilities,
-        CompleteRequestParams, CompleteResult, CompletionInfo, ElicitRequest, ErrorCode,
-        GetPromptRequestParams, GetPromptResponse, GetPromptResult, Implementation,
-        InputRequiredResult, InputResponses, ListPromptsResult, ListResourceTemplatesResult,
-        ListResourcesResult, ListToolsResult, LoggingLevel, LoggingMessageNotificationParam,
-        PaginatedRequestParams, ProgressNotificationParam, ProtocolVersion,
-        ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult, ServerCapabilities,
-        ServerConfig, ServerRequest, SetLevelRequestParams, SubscribeRequestParams,
-        SubscriptionFilter, Tool, UnsubscribeRequestParams,
+        CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestParams,
+        CompleteResult, CompletionInfo, GetPromptRequestParams, GetPromptResponse, GetPromptResult,
+        Implementation, InputRequiredResult, ListPromptsResult, ListResourceTemplatesResult,
+        ListResourcesResult, ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams,
+        ReadResourceResponse, ReadResourceResult, ServerCapabilities, ServerConfig,
+        SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter, Tool,
+        UnsubscribeRequestParams,
     },
     service::{RequestContext, SubscriptionContext},
 };
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
-/// A picture of one pixel, and a sound of no length.
-const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg==";
-const WAV: &str = "UklGRiQAAABXQVZFZm10IBAAAAABAAEAQB8AAIA+AAACABAAZGF0YQAAAAA=";
-
-/// Between two notifications of one call.
-const STEP: Duration = Duration::from_millis(50);
-
-/// What the state of an unfinished call is signed with. Nobody else runs this.
-const SECRET: &str = "of the fixture";
+use super::{
+    questions::{answered, ask, form, name_form, question, rounds},
+    tools::{
+        PNG, choices, complete, content, defaults, elicit, log, needs_sampling, progress, read,
+        sample, text, tools, two_words,
+    },
+};
 
 /// Told of a change: the lists of tools and of prompts.
-static CHANGES: std::sync::LazyLock<broadcast::Sender<Changed>> =
-    std::sync::LazyLock::new(|| broadcast::channel(16).0);
+static CHANGES: LazyLock<broadcast::Sender<Changed>> = LazyLock::new(|| broadcast::channel(16).0);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Changed {
@@ -339,366 +336,8 @@ impl ServerHandler for Fixture {
     }
 }
 
-/// A value of the SDK's from how it looks on the wire.
-fn read<T: DeserializeOwned>(value: Value) -> T {
-    serde_json::from_value(value).unwrap()
-}
-
-/// A result that is no question.
-fn complete<T: DeserializeOwned>(mut result: Value) -> T {
-    result["resultType"] = json!("complete");
-    read(result)
-}
-
-fn text(text: &str) -> CallToolResponse {
-    complete::<CallToolResult>(json!({"content": [{"type": "text", "text": text}]})).into()
-}
-
-fn tools() -> Vec<Tool> {
-    let tool = |name: &str, schema: Value| json!({"name": name, "description": "For the suite.", "inputSchema": schema});
-    let nothing = || json!({"type": "object", "properties": {}});
-    let one = |name: &str| json!({"type": "object", "properties": {name: {"type": "string"}}, "required": [name]});
-    let mut all = vec![
-        tool("test_sampling", one("prompt")),
-        tool("test_elicitation", one("message")),
-        tool("json_schema_2020_12_tool", modern_schema()),
-        tool(
-            "test_x_mcp_header",
-            json!({"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}, "required": ["region"]}),
-        ),
-    ];
-    all.extend(WITHOUT_ARGUMENTS.iter().map(|name| tool(name, nothing())));
-    read(Value::Array(all))
-}
-
-const WITHOUT_ARGUMENTS: &[&str] = &[
-    "test_simple_text",
-    "test_image_content",
-    "test_audio_content",
-    "test_embedded_resource",
-    "test_multiple_content_types",
-    "test_error_handling",
-    "test_tool_with_logging",
-    "test_logging_tool",
-    "test_tool_with_progress",
-    "test_elicitation_sep1034_defaults",
-    "test_elicitation_sep1330_enums",
-    "test_missing_capability",
-    "test_reconnection",
-    "test_streaming_elicitation",
-    "test_trigger_tool_change",
-    "test_trigger_prompt_change",
-    "test_input_required_result_elicitation",
-    "test_input_required_result_sampling",
-    "test_input_required_result_list_roots",
-    "test_input_required_result_request_state",
-    "test_input_required_result_multiple_inputs",
-    "test_input_required_result_multi_round",
-    "test_input_required_result_tampered_state",
-    "test_input_required_result_capabilities",
-];
-
-fn modern_schema() -> Value {
-    json!({
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "type": "object",
-        "$defs": {"address": {"$anchor": "addressDef", "type": "object", "properties": {"street": {"type": "string"}, "city": {"type": "string"}}}},
-        "properties": {
-            "name": {"type": "string"},
-            "address": {"$ref": "#/$defs/address"},
-            "contactMethod": {"type": "string", "enum": ["phone", "email"]},
-            "phone": {"type": "string"},
-            "email": {"type": "string"},
-        },
-        "allOf": [{"anyOf": [{"required": ["phone"]}, {"required": ["email"]}]}],
-        "if": {"properties": {"contactMethod": {"const": "phone"}}, "required": ["contactMethod"]},
-        "then": {"required": ["phone"]},
-        "else": {"required": ["email"]},
-        "additionalProperties": false,
-    })
-}
-
-/// Of tools that answer always the same.
-fn content(name: &str) -> Option<Value> {
-    let image = json!({"type": "image", "data": PNG, "mimeType": "image/png"});
-    let resource = |uri: &str, kind: &str, text: &str| json!({"type": "resource", "resource": {"uri": uri, "mimeType": kind, "text": text}});
-    Some(match name {
-        "test_simple_text" => {
-            json!([{"type": "text", "text": "This is a simple text response for testing."}])
-        }
-        "test_image_content" => json!([image]),
-        "test_audio_content" => json!([{"type": "audio", "data": WAV, "mimeType": "audio/wav"}]),
-        "test_embedded_resource" => json!([resource(
-            "test://embedded-resource",
-            "text/plain",
-            "This is an embedded resource content."
-        )]),
-        "test_multiple_content_types" => json!([
-            {"type": "text", "text": "Multiple content types test:"},
-            image,
-            resource("test://mixed-content-resource", "application/json", r#"{"test":"data","value":123}"#),
-        ]),
-        _ => return None,
-    })
-}
-
-fn is_modern(context: &RequestContext<RoleServer>) -> bool {
-    context
-        .protocol_version()
-        .is_some_and(|version| version >= ProtocolVersion::V_2026_07_28)
-}
-
-/// From 2026-07-28 on a client says with each request whether it wants to hear such messages.
-async fn log(context: &RequestContext<RoleServer>) -> String {
-    for message in [
-        "Tool execution started",
-        "Tool processing data",
-        "Tool execution completed",
-    ] {
-        if !is_modern(context) || context.meta.log_level().is_some() {
-            let message = LoggingMessageNotificationParam::new(LoggingLevel::Info, json!(message));
-            context.peer.notify_logging_message(message).await.unwrap();
-        }
-        tokio::time::sleep(STEP).await;
-    }
-    "It was logged.".to_owned()
-}
-
-async fn progress(context: &RequestContext<RoleServer>) -> String {
-    for done in [0.0, 50.0, 100.0] {
-        if let Some(token) = context.meta.get_progress_token() {
-            let progress = ProgressNotificationParam::new(token, done).with_total(100.0);
-            context.peer.notify_progress(progress).await.unwrap();
-        }
-        tokio::time::sleep(STEP).await;
-    }
-    "It is done.".to_owned()
-}
-
-async fn sample(context: &RequestContext<RoleServer>, prompt: &str) -> Result<String, ErrorData> {
-    let params = json!({"messages": [{"role": "user", "content": {"type": "text", "text": prompt}}], "maxTokens": 100});
-    let said = context.peer.create_message(read(params)).await;
-    let said = said.map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
-    let said = serde_json::to_value(said).unwrap();
-    Ok(format!(
-        "LLM response: {}",
-        said["content"]["text"].as_str().unwrap_or_default()
-    ))
-}
-
-async fn elicit(
-    context: &RequestContext<RoleServer>,
-    message: &str,
-    schema: Value,
-) -> Result<String, ErrorData> {
-    let params = json!({"mode": "form", "message": message, "requestedSchema": schema});
-    let question = ElicitRequest::new(read(params));
-    let said = context
-        .peer
-        .send_request(ServerRequest::ElicitRequest(question))
-        .await;
-    let said = said.map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
-    let said = serde_json::to_value(said).unwrap();
-    let (action, content) = (said["action"].as_str().unwrap(), &said["content"]);
-    Ok(format!(
-        "Elicitation completed: action={action}, content={content}"
-    ))
-}
-
-fn two_words() -> Value {
-    json!({"type": "object", "properties": {"username": {"type": "string", "description": "User's response"}, "email": {"type": "string", "description": "User's email address"}}, "required": ["username", "email"]})
-}
-
-fn defaults() -> Value {
-    json!({"type": "object", "properties": {
-        "name": {"type": "string", "default": "John Doe"},
-        "age": {"type": "integer", "default": 30},
-        "score": {"type": "number", "default": 95.5},
-        "status": {"type": "string", "enum": ["active", "inactive", "pending"], "default": "active"},
-        "verified": {"type": "boolean", "default": true},
-    }})
-}
-
-fn choices() -> Value {
-    let titled = |first: &str| json!([{"const": "value1", "title": format!("First {first}")}, {"const": "value2", "title": format!("Second {first}")}, {"const": "value3", "title": format!("Third {first}")}]);
-    json!({"type": "object", "properties": {
-        "untitledSingle": {"type": "string", "enum": ["option1", "option2", "option3"]},
-        "titledSingle": {"type": "string", "oneOf": titled("Option")},
-        "legacyEnum": {"type": "string", "enum": ["opt1", "opt2", "opt3"], "enumNames": ["Option One", "Option Two", "Option Three"]},
-        "untitledMulti": {"type": "array", "items": {"type": "string", "enum": ["option1", "option2", "option3"]}},
-        "titledMulti": {"type": "array", "items": {"anyOf": titled("Choice")}},
-    }})
-}
-
-fn needs_sampling(context: &RequestContext<RoleServer>) -> ErrorData {
-    let declared = context
-        .client_capabilities()
-        .is_some_and(|client| client.sampling.is_some());
-    assert!(!declared, "the suite asks without it");
-    let data = json!({"requiredCapabilities": {"sampling": {}}});
-    ErrorData::new(
-        ErrorCode::MISSING_REQUIRED_CLIENT_CAPABILITY,
-        "this needs sampling",
-        Some(data),
-    )
-}
-
 fn changed(what: Changed) -> String {
     // Nobody may listen.
     let _ = CHANGES.send(what);
     "It changed.".to_owned()
-}
-
-fn form(message: &str, field: &str) -> Value {
-    let kind = if field == "ok" { "boolean" } else { "string" };
-    json!({"method": "elicitation/create", "params": {"mode": "form", "message": message, "requestedSchema": {"type": "object", "properties": {field: {"type": kind}}, "required": [field]}}})
-}
-
-fn name_form(message: &str) -> Value {
-    form(message, "name")
-}
-
-fn sampling(words: &str) -> Value {
-    json!({"method": "sampling/createMessage", "params": {"messages": [{"role": "user", "content": {"type": "text", "text": words}}], "maxTokens": 100}})
-}
-
-fn roots() -> Value {
-    json!({"method": "roots/list", "params": {}})
-}
-
-fn question(requests: &[(&str, Value)], state: Option<&str>) -> Value {
-    let requests: serde_json::Map<_, _> = requests
-        .iter()
-        .map(|(key, request)| ((*key).to_owned(), request.clone()))
-        .collect();
-    let mut question = json!({"resultType": "input_required", "inputRequests": requests});
-    if let Some(state) = state {
-        question["requestState"] = json!(signed(state));
-    }
-    question
-}
-
-fn ask(requests: &[(&str, Value)], state: Option<&str>) -> CallToolResponse {
-    read::<InputRequiredResult>(question(requests, state)).into()
-}
-
-/// The field of an accepted form, if that is what was answered.
-fn answered(answers: &InputResponses, key: &str, field: &str) -> Option<String> {
-    let content = answers.get(key)?.get("content")?;
-    match content.get(field)? {
-        Value::String(text) => Some(text.clone()),
-        other => Some(other.to_string()),
-    }
-}
-
-fn signed(state: &str) -> String {
-    use sha2::{Digest, Sha256};
-    format!(
-        "{state}.{:x}",
-        Sha256::digest(format!("{SECRET}{state}{SECRET}"))
-    )
-}
-
-/// What was signed.
-fn opened(state: Option<&str>) -> Result<Option<&str>, ErrorData> {
-    let Some(text) = state else { return Ok(None) };
-    let state = text.split_once('.').map(|(state, _)| state);
-    match state {
-        Some(state) if signed(state) == text => Ok(Some(state)),
-        _ => Err(ErrorData::invalid_params("the state is not ours", None)),
-    }
-}
-
-/// Calls that are answered with a question, and asked again with its answer.
-fn rounds(
-    name: &str,
-    answers: &InputResponses,
-    state: Option<&str>,
-    client: &ClientCapabilities,
-) -> Result<CallToolResponse, ErrorData> {
-    let state = opened(state)?;
-    let sampled = |key: &str| {
-        answers
-            .get(key)
-            .and_then(|answer| answer.pointer("/content/text"))
-            .and_then(Value::as_str)
-    };
-    let listed = |key: &str| {
-        answers
-            .get(key)
-            .and_then(|answer| answer.get("roots"))
-            .filter(|roots| roots.is_array())
-    };
-    let greeted = answered(answers, "user_name", "name");
-    Ok(match name {
-        "elicitation" => match greeted {
-            Some(name) => text(&format!("Hello, {name}!")),
-            None => ask(&[("user_name", name_form("What is your name?"))], None),
-        },
-        "sampling" => match sampled("capital_question") {
-            Some(said) => text(said),
-            None => ask(
-                &[(
-                    "capital_question",
-                    sampling("What is the capital of France?"),
-                )],
-                None,
-            ),
-        },
-        "list_roots" => match listed("client_roots") {
-            Some(roots) => text(&roots.to_string()),
-            None => ask(&[("client_roots", roots())], None),
-        },
-        "request_state" | "tampered_state" => match (answered(answers, "confirm", "ok"), state) {
-            (Some(_), Some("begun")) => text("state-ok"),
-            _ => ask(&[("confirm", form("Please confirm", "ok"))], Some("begun")),
-        },
-        "multiple_inputs" => match (greeted, sampled("greeting"), listed("client_roots"), state) {
-            (Some(name), Some(greeting), Some(roots), Some("begun")) => {
-                text(&format!("{greeting} {name} {roots}"))
-            }
-            _ => ask(
-                &[
-                    ("user_name", name_form("What is your name?")),
-                    ("greeting", sampling("Generate a greeting")),
-                    ("client_roots", roots()),
-                ],
-                Some("begun"),
-            ),
-        },
-        "multi_round" => match (
-            answered(answers, "step1", "name"),
-            answered(answers, "step2", "color"),
-            state,
-        ) {
-            (_, Some(color), Some("second")) => text(&format!("{color} it is.")),
-            (Some(_), _, Some("first")) => ask(
-                &[(
-                    "step2",
-                    form("Step 2: What is your favorite color?", "color"),
-                )],
-                Some("second"),
-            ),
-            _ => ask(
-                &[("step1", name_form("Step 1: What is your name?"))],
-                Some("first"),
-            ),
-        },
-        "capabilities" => {
-            let mut asked = Vec::new();
-            if client.elicitation.is_some() {
-                asked.push(("user_name", name_form("What is your name?")));
-            }
-            if client.sampling.is_some() {
-                asked.push(("greeting", sampling("Generate a greeting")));
-            }
-            ask(&asked, None)
-        }
-        name => {
-            return Err(ErrorData::invalid_params(
-                format!("there is no tool {name}"),
-                None,
-            ));
-        }
-    })
 }

@@ -16,6 +16,8 @@ use crate::{
 };
 
 mod fixture;
+mod questions;
+mod tools;
 
 use fixture::Fixture;
 
