@@ -226,13 +226,16 @@ fn method(body: &[u8]) -> Option<String> {
     serde_json::from_slice::<Message>(body).ok()?.method
 }
 
-/// Whether the client says that it speaks a version without a handshake.
+/// Whether the client says that it speaks a version without a handshake. One that nobody knows is
+/// refused as such, by `rmcp`.
 fn is_modern(headers: &HeaderMap) -> bool {
-    let version = headers.get("mcp-protocol-version");
-    // Versions are dates, so they have the order of their texts.
-    version.is_some_and(|version| {
-        version.as_bytes() >= ProtocolVersion::V_2026_07_28.as_str().as_bytes()
-    })
+    let Some(version) = headers.get("mcp-protocol-version") else {
+        return false;
+    };
+    let mut modern = ProtocolVersion::KNOWN_VERSIONS
+        .iter()
+        .filter(|known| **known >= ProtocolVersion::V_2026_07_28);
+    modern.any(|known| known.as_str() == version)
 }
 
 /// The answer to a handshake in a version that has none.
