@@ -9,7 +9,7 @@ use std::{
 use crate::{
     config::{Config, EngineKind},
     http::{self, Bound, HttpError},
-    identity::{NewToken, Tokens},
+    identity::{Credentials, NewToken, OAuth, Tokens},
     mcp,
     servers::{Listening, ServerKind, Servers, ServersError},
 };
@@ -87,10 +87,14 @@ async fn serve_http(config: Config, address: Option<&str>) -> Result<Exit, CliEr
     let bound = Bound::listen(&config.server, address).await?;
     config.create_data_dir()?;
     let (tokens, made) = open_tokens(&config)?;
+    let oauth = match &config.server.oauth {
+        Some(oauth) => Some(OAuth::open(oauth).await.map_err(HttpError::from)?),
+        None => None,
+    };
     let service = service(config)?;
     let listening = listen_for_commands(service.config());
     greet(&bound, made.as_ref())?;
-    http::serve(service, bound, tokens, listening).await?;
+    http::serve(service, bound, Credentials { tokens, oauth }, listening).await?;
     Ok(Exit::Success)
 }
 

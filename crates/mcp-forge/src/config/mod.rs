@@ -13,6 +13,7 @@ pub(crate) use keys::nearest;
 pub use keys::reference;
 pub use later::Later;
 pub use load::{Loaded, Sources};
+pub use oauth::{IssuerConfig, JwksPace, KeySource, OAuthConfig, OAuthScopes};
 pub use server::{ServerConfig, TlsFiles};
 pub use sessions::{Backend, SessionsConfig, VolumesConfig};
 
@@ -24,6 +25,7 @@ mod error;
 mod keys;
 mod later;
 mod load;
+mod oauth;
 mod raw;
 mod read;
 mod server;

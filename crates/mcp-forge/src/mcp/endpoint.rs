@@ -48,16 +48,22 @@ const LISTEN: &str = "subscriptions/listen";
 /// The request with which older versions begin.
 const INITIALIZE: &str = "initialize";
 
+/// So many places are kept whether they are used or not.
+const KEPT_PLACES: usize = 1_000;
+
 /// Answers one principal's requests.
 type Place = Box<dyn Fn(Request<Full<Bytes>>) -> BoxFuture<'static, Response> + Send + Sync>;
+
+/// A principal's place, and the sessions that are there.
+type Entry = (Arc<Place>, Arc<Handshakes>);
 
 /// The MCP address of the HTTP service.
 pub(crate) struct Endpoint {
     most_body: usize,
     /// Ends all sessions and streams.
     stop: CancellationToken,
-    new_place: Box<dyn Fn(Principal) -> Place + Send + Sync>,
-    places: Mutex<HashMap<Principal, Arc<Place>>>,
+    new_place: Box<dyn Fn(Principal) -> Entry + Send + Sync>,
+    places: Mutex<HashMap<Principal, Entry>>,
 }
 
 impl fmt::Debug for Endpoint {
@@ -153,11 +159,19 @@ impl Endpoint {
 
     fn place(&self, principal: &Principal) -> Arc<Place> {
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(place) = places.get(principal) {
+        if let Some((place, _)) = places.get(principal) {
             return Arc::clone(place);
         }
-        let place = Arc::new((self.new_place)(principal.clone()));
-        places.insert(principal.clone(), Arc::clone(&place));
+        // Issuers of tokens may name any number of principals. Only before the map would grow: to look
+        // at all is work.
+        if places.len() >= KEPT_PLACES && places.len() == places.capacity() {
+            places.retain(|_, (place, sessions)| {
+                Arc::strong_count(place) > 1 || !sessions.is_empty()
+            });
+        }
+        let entry = (self.new_place)(principal.clone());
+        let place = Arc::clone(&entry.0);
+        places.insert(principal.clone(), entry);
         place
     }
 }
@@ -188,13 +202,15 @@ fn new_place<H: ServerHandler>(
     handshakes: Handshakes,
     settings: StreamableHttpServerConfig,
     new_handler: impl Fn() -> H + Send + Sync + 'static,
-) -> Place {
+) -> Entry {
+    let handshakes = Arc::new(handshakes);
     let new_handler = move || Ok(new_handler());
-    let answers = StreamableHttpService::new(new_handler, Arc::new(handshakes), settings);
-    Box::new(move |request| {
+    let answers = StreamableHttpService::new(new_handler, Arc::clone(&handshakes), settings);
+    let place: Place = Box::new(move |request| {
         let answers = answers.clone();
         Box::pin(async move { answers.handle(request).await.map(Body::new) })
-    })
+    });
+    (Arc::new(place), handshakes)
 }
 
 /// What `rmcp` does not look at: keys that are there twice, and messages that are none.

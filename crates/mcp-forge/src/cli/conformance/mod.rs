@@ -12,6 +12,7 @@ use super::{Sources, serve, service};
 use crate::{
     config::Config,
     http::{self, Bound},
+    identity::Credentials,
     mcp::Endpoint,
 };
 
@@ -58,10 +59,14 @@ async fn start(directory: &Path) -> (tokio::task::JoinHandle<()>, SocketAddr, St
     config.create_data_dir().unwrap();
     let (tokens, made) = serve::open_tokens(&config).unwrap();
     let token = made.unwrap().reveal().to_owned();
+    let credentials = Credentials {
+        tokens,
+        oauth: None,
+    };
     let endpoint = Endpoint::of(&config, CancellationToken::new(), |_| Fixture::default());
     let service = service(config).unwrap();
     let served = tokio::spawn(async move {
-        http::serve_mcp(Arc::clone(&service), endpoint, bound, tokens, None)
+        http::serve_mcp(Arc::clone(&service), endpoint, bound, credentials, None)
             .await
             .unwrap();
     });

@@ -5,6 +5,7 @@ mod door;
 mod environment_routes;
 mod hostile;
 mod lifecycle;
+mod oauth;
 mod principals;
 mod rest;
 pub(crate) mod rows;
