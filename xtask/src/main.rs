@@ -7,12 +7,14 @@ use anyhow::bail;
 use clap::{Args, Parser};
 
 mod bench;
+mod clients;
 mod counts;
 mod groups;
 mod install;
 mod ordinary_user;
 mod podman;
 mod process;
+mod runner;
 mod schedule;
 mod workspace;
 

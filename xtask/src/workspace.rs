@@ -55,6 +55,11 @@ impl Workspace {
         self.tools.join("venv/bin/python")
     }
 
+    /// The interpreter that has FastMCP and schemathesis.
+    pub(crate) fn python_of_peers(&self) -> PathBuf {
+        self.tools.join("peers/bin/python")
+    }
+
     /// Where a group's output is kept.
     pub(crate) fn log_path(&self, group: &str) -> PathBuf {
         self.logs.join(format!("{group}.log"))

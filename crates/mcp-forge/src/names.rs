@@ -7,6 +7,9 @@ use serde::Serialize;
 /// Longest name of a session, in characters.
 pub const MAX_SESSION_ID: usize = 64;
 
+/// What [`SessionId::parse`] takes, as JSON Schema says it.
+pub const SESSION_ID_PATTERN: &str = "^[A-Za-z0-9_][A-Za-z0-9._-]{0,63}$";
+
 /// Who is asking. Today everybody who can reach the server is the local user.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]

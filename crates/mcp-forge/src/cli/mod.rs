@@ -21,6 +21,8 @@ use crate::{
 };
 
 mod audit;
+#[cfg(test)]
+mod conformance;
 mod console;
 mod containers;
 mod demo;

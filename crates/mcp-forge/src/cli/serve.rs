@@ -100,7 +100,7 @@ async fn serve_http(config: Config, address: Option<&str>) -> Result<Exit, CliEr
     Ok(Exit::Success)
 }
 
-fn open_tokens(config: &Config) -> Result<(Tokens, Option<NewToken>), CliError> {
+pub(super) fn open_tokens(config: &Config) -> Result<(Tokens, Option<NewToken>), CliError> {
     let opened = match &config.server.tokens {
         Some(file) => Tokens::open(file).map(|tokens| (tokens, None)),
         None => Tokens::open_or_make(&config.data_dir.join("tokens.yaml")),

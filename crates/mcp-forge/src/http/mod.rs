@@ -131,10 +131,22 @@ pub async fn serve(
     credentials: Credentials,
     socket: Option<Listening>,
 ) -> Result<(), HttpError> {
+    let mcp = Endpoint::new(&service, CancellationToken::new());
+    serve_mcp(service, mcp, bound, credentials, socket).await
+}
+
+/// As [`serve`], with another MCP endpoint.
+pub(crate) async fn serve_mcp(
+    service: Arc<Service>,
+    mcp: Endpoint,
+    bound: Bound,
+    credentials: Credentials,
+    socket: Option<Listening>,
+) -> Result<(), HttpError> {
     let mut signals = Signals::watch().map_err(HttpError::Signals)?;
-    let stop = CancellationToken::new();
+    let stop = mcp.stop().clone();
     let shared = Shared {
-        mcp: Arc::new(Endpoint::new(Arc::clone(&service), stop.clone())),
+        mcp: Arc::new(mcp),
         service: Arc::clone(&service),
         quotas: Arc::new(Quotas::new(&service.config().server)),
         credentials: Arc::new(credentials),

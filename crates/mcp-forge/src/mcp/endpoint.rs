@@ -13,16 +13,19 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use http::{Method, Request, StatusCode, header::CONTENT_TYPE};
+use futures_util::future::BoxFuture;
+use http::{HeaderMap, Method, Request, StatusCode, header::CONTENT_TYPE};
 use http_body_util::Full;
 use rmcp::{
-    model::{ErrorCode, ServerJsonRpcMessage},
+    ServerHandler,
+    model::{ErrorCode, ProtocolVersion, ServerJsonRpcMessage},
     transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService},
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{Client, Door, handshakes::Handshakes, transport};
 use crate::{
+    config::Config,
     identity::Caller,
     names::Principal,
     service::Service,
@@ -42,20 +45,24 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// How a subscription's request looks: it has no end of its own.
 const LISTEN: &str = "subscriptions/listen";
 
+/// The request with which older versions begin.
+const INITIALIZE: &str = "initialize";
+
 /// So many places are kept whether they are used or not.
 const KEPT_PLACES: usize = 1_000;
 
-type Place = StreamableHttpService<Client, Handshakes>;
+/// Answers one principal's requests.
+type Place = Box<dyn Fn(Request<Full<Bytes>>) -> BoxFuture<'static, Response> + Send + Sync>;
 
 /// A principal's place, and the sessions that are there.
 type Entry = (Arc<Place>, Arc<Handshakes>);
 
 /// The MCP address of the HTTP service.
 pub(crate) struct Endpoint {
-    service: Arc<Service>,
     most_body: usize,
     /// Ends all sessions and streams.
     stop: CancellationToken,
+    new_place: Box<dyn Fn(Principal) -> Entry + Send + Sync>,
     places: Mutex<HashMap<Principal, Entry>>,
 }
 
@@ -76,14 +83,40 @@ pub(crate) struct Answered {
 }
 
 impl Endpoint {
-    /// Answers until `stop` is cancelled.
-    pub(crate) fn new(service: Arc<Service>, stop: CancellationToken) -> Self {
+    /// The service's, which answers until `stop` is cancelled.
+    pub(crate) fn new(service: &Arc<Service>, stop: CancellationToken) -> Self {
+        let (clients, clients_stop) = (Arc::clone(service), stop.clone());
+        Self::of(service.config(), stop, move |principal| {
+            let who = (Door::Http, principal.clone());
+            Client::new(Arc::clone(&clients), who, clients_stop.child_token())
+        })
+    }
+
+    /// Answers as the handlers say, of which each session has one.
+    pub(crate) fn of<H: ServerHandler>(
+        config: &Config,
+        stop: CancellationToken,
+        new_handler: impl Fn(&Principal) -> H + Clone + Send + Sync + 'static,
+    ) -> Self {
+        let most_body = config.server.max_body;
+        let idle = IDLE + config.max_limits.timeout;
+        let places_stop = stop.clone();
         Self {
-            most_body: service.config().server.max_body,
-            service,
+            most_body,
             stop,
+            new_place: Box::new(move |principal| {
+                let new_handler = new_handler.clone();
+                let handshakes = Handshakes::new(MAX_HANDSHAKES, idle);
+                let settings = settings(most_body, places_stop.child_token());
+                new_place(handshakes, settings, move || new_handler(&principal))
+            }),
             places: Mutex::default(),
         }
+    }
+
+    /// Cancelled when it is to answer no longer.
+    pub(crate) fn stop(&self) -> &CancellationToken {
+        &self.stop
     }
 
     /// Answers one request of a caller who may run code.
@@ -95,7 +128,7 @@ impl Endpoint {
         if parts.method != Method::POST {
             let is_delete = parts.method == Method::DELETE;
             let request = Request::from_parts(parts, Full::new(Bytes::new()));
-            let mut response = place.handle(request).await.map(Body::new);
+            let mut response = place(request).await;
             if is_delete && response.status() == StatusCode::ACCEPTED {
                 // It is done, and clients that were told otherwise complain.
                 *response.status_mut() = StatusCode::NO_CONTENT;
@@ -114,9 +147,13 @@ impl Endpoint {
         {
             return Answered::at_once(refused(&refusal));
         }
-        let ends = !is_subscription(&body);
+        let method = method(&body);
+        if method.as_deref() == Some(INITIALIZE) && is_modern(&parts.headers) {
+            return Answered::at_once(no_handshake(&body));
+        }
+        let ends = method.as_deref() != Some(LISTEN);
         let request = Request::from_parts(parts, Full::new(body));
-        let response = place.handle(request).await.map(Body::new);
+        let response = place(request).await;
         Answered { response, ends }
     }
 
@@ -132,30 +169,10 @@ impl Endpoint {
                 Arc::strong_count(place) > 1 || !sessions.is_empty()
             });
         }
-        let entry = self.new_place(principal.clone());
+        let entry = (self.new_place)(principal.clone());
         let place = Arc::clone(&entry.0);
         places.insert(principal.clone(), entry);
         place
-    }
-
-    fn new_place(&self, principal: Principal) -> Entry {
-        let mut config = StreamableHttpServerConfig::default()
-            // The gate has looked at both, for every address.
-            .disable_allowed_hosts()
-            .disable_allowed_origins()
-            .with_max_request_body_bytes(self.most_body)
-            .with_sse_keep_alive(Some(KEEP_ALIVE))
-            .with_cancellation_token(self.stop.child_token());
-        config.legacy_session_mode = true;
-        let longest_turn = self.service.config().max_limits.timeout;
-        let handshakes = Arc::new(Handshakes::new(MAX_HANDSHAKES, IDLE + longest_turn));
-        let (service, stop) = (Arc::clone(&self.service), self.stop.clone());
-        let new_client = move || {
-            let who = (Door::Http, principal.clone());
-            Ok(Client::new(Arc::clone(&service), who, stop.child_token()))
-        };
-        let place = StreamableHttpService::new(new_client, Arc::clone(&handshakes), config);
-        (Arc::new(place), handshakes)
     }
 }
 
@@ -166,6 +183,34 @@ impl Answered {
             ends: true,
         }
     }
+}
+
+fn settings(most_body: usize, stop: CancellationToken) -> StreamableHttpServerConfig {
+    let mut settings = StreamableHttpServerConfig::default()
+        // The gate has looked at both, for every address.
+        .disable_allowed_hosts()
+        .disable_allowed_origins()
+        .with_max_request_body_bytes(most_body)
+        .with_sse_keep_alive(Some(KEEP_ALIVE))
+        .with_cancellation_token(stop);
+    settings.legacy_session_mode = true;
+    settings
+}
+
+/// A place whose sessions have a handler each.
+fn new_place<H: ServerHandler>(
+    handshakes: Handshakes,
+    settings: StreamableHttpServerConfig,
+    new_handler: impl Fn() -> H + Send + Sync + 'static,
+) -> Entry {
+    let handshakes = Arc::new(handshakes);
+    let new_handler = move || Ok(new_handler());
+    let answers = StreamableHttpService::new(new_handler, Arc::clone(&handshakes), settings);
+    let place: Place = Box::new(move |request| {
+        let answers = answers.clone();
+        Box::pin(async move { answers.handle(request).await.map(Body::new) })
+    });
+    (Arc::new(place), handshakes)
 }
 
 /// What `rmcp` does not look at: keys that are there twice, and messages that are none.
@@ -188,14 +233,41 @@ fn check(body: &[u8]) -> Result<(), Box<ServerJsonRpcMessage>> {
     Ok(())
 }
 
-fn is_subscription(body: &[u8]) -> bool {
+/// What the message asks for.
+fn method(body: &[u8]) -> Option<String> {
     #[derive(serde::Deserialize)]
-    struct Method<'a> {
-        #[serde(borrow)]
-        method: Option<std::borrow::Cow<'a, str>>,
+    struct Message {
+        method: Option<String>,
     }
-    serde_json::from_slice::<Method<'_>>(body)
-        .is_ok_and(|message| message.method.as_deref() == Some(LISTEN))
+    serde_json::from_slice::<Message>(body).ok()?.method
+}
+
+/// Whether the client says that it speaks a version without a handshake. One that nobody knows is
+/// refused as such, by `rmcp`.
+fn is_modern(headers: &HeaderMap) -> bool {
+    let Some(version) = headers.get("mcp-protocol-version") else {
+        return false;
+    };
+    let mut modern = ProtocolVersion::KNOWN_VERSIONS
+        .iter()
+        .filter(|known| **known >= ProtocolVersion::V_2026_07_28);
+    modern.any(|known| known.as_str() == version)
+}
+
+/// The answer to a handshake in a version that has none.
+fn no_handshake(body: &[u8]) -> Response {
+    #[derive(serde::Deserialize)]
+    struct Asked {
+        id: Option<rmcp::model::RequestId>,
+    }
+    let asked = serde_json::from_slice::<Asked>(body).ok();
+    let text = "This version has no `initialize`; each request has its version, and `server/discover` says what there is.";
+    let refusal = transport::refusal(
+        ErrorCode::METHOD_NOT_FOUND,
+        text.to_owned(),
+        asked.and_then(|asked| asked.id),
+    );
+    (StatusCode::NOT_FOUND, refused(&refusal)).into_response()
 }
 
 fn refused(refusal: &ServerJsonRpcMessage) -> Response {

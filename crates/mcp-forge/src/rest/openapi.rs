@@ -5,8 +5,125 @@
 use schemars::{Schema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
-use super::operations::{Body, OPERATIONS, Operation};
-use crate::web::ProblemView;
+use super::{
+    operations::{Body, OPERATIONS, Operation},
+    views::ExecutionView,
+};
+use crate::{names::SESSION_ID_PATTERN, web::ProblemView};
+
+/// Names of environments and of packages, as `packages/` reads them.
+const ENVIRONMENT_PATTERN: &str = "^[a-z0-9][a-z0-9-]{0,62}$";
+const PACKAGE_PATTERN: &str = "^[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?$";
+
+/// Where an answer, by its operation and status, says what another operation asks for: that one, its
+/// parameter, and where in the answer or its request.
+const LINKS: &[(&str, &str, &str, &str, &str)] = &[
+    (
+        "execute",
+        "202",
+        "showExecution",
+        "id",
+        "$response.body#/execution_id",
+    ),
+    (
+        "execute",
+        "202",
+        "cancelExecution",
+        "id",
+        "$response.body#/execution_id",
+    ),
+    (
+        "execute",
+        "202",
+        "watchExecution",
+        "id",
+        "$response.body#/execution_id",
+    ),
+    (
+        "execute",
+        "200",
+        "showSession",
+        "id",
+        "$request.body#/session_id",
+    ),
+    (
+        "execute",
+        "200",
+        "listFiles",
+        "id",
+        "$request.body#/session_id",
+    ),
+    (
+        "execute",
+        "200",
+        "deleteSession",
+        "id",
+        "$request.body#/session_id",
+    ),
+    (
+        "spawnSandbox",
+        "201",
+        "showSandbox",
+        "container_id",
+        "$response.body#/container_id",
+    ),
+    (
+        "spawnSandbox",
+        "201",
+        "endSandbox",
+        "container_id",
+        "$response.body#/container_id",
+    ),
+    (
+        "spawnSandbox",
+        "201",
+        "showSession",
+        "id",
+        "$response.body#/container_id",
+    ),
+    (
+        "putState",
+        "200",
+        "showState",
+        "session_id",
+        "$response.body#/session_id",
+    ),
+    (
+        "putState",
+        "200",
+        "removeState",
+        "session_id",
+        "$response.body#/session_id",
+    ),
+    (
+        "listTools",
+        "200",
+        "showTool",
+        "name",
+        "$response.body#/tools/0",
+    ),
+    (
+        "buildEnvironment",
+        "201",
+        "describeEnvironment",
+        "name",
+        "$response.body#/name",
+    ),
+    (
+        "buildEnvironment",
+        "201",
+        "rebuildEnvironment",
+        "name",
+        "$response.body#/name",
+    ),
+    (
+        "buildEnvironment",
+        "201",
+        "deleteEnvironment",
+        "name",
+        "$response.body#/name",
+    ),
+];
 
 const ABOUT: &str = "Python in sealed sandboxes, with MCP servers as functions. Every request shows a token: `Authorization: Bearer TOKEN`. \
 Whatever belongs to somebody else is answered as what does not exist. Refusals are `application/problem+json`.";
@@ -54,7 +171,11 @@ fn describe(
     problem: &Schema,
 ) -> Value {
     let mut described = json!({"operationId": operation.id, "summary": operation.summary});
-    let parameters: Vec<Value> = operation.parameters.iter().map(parameter).collect();
+    let parameters: Vec<Value> = operation
+        .parameters
+        .iter()
+        .map(|described| parameter(operation, described))
+        .collect();
     if !parameters.is_empty() {
         described["parameters"] = parameters.into();
     }
@@ -71,6 +192,10 @@ fn describe(
         if let Some(content) = content(body, going) {
             answer["content"] = content;
         }
+        let links = links(operation.id, &status.to_string());
+        if !links.is_empty() {
+            answer["links"] = links.into();
+        }
         answers.insert(status.to_string(), answer);
     }
     // The gate's own.
@@ -86,12 +211,31 @@ fn describe(
     described
 }
 
-fn parameter((name, place, meaning): &(&str, &str, &str)) -> Value {
+fn links(operation: &str, status: &str) -> Map<String, Value> {
+    let of_this = LINKS
+        .iter()
+        .filter(|(from, at, ..)| (*from, *at) == (operation, status));
+    of_this
+        .map(|(_, _, to, parameter, place)| {
+            let link = json!({"operationId": to, "parameters": {*parameter: place}});
+            ((*to).to_owned(), link)
+        })
+        .collect()
+}
+
+fn parameter(operation: &Operation, (name, place, meaning): &(&str, &str, &str)) -> Value {
+    let is_session = operation.path.starts_with("/api/v1/sessions/");
     let schema = match *name {
         "overwrite" => json!({"type": "boolean", "default": false}),
         "wait" => json!({"type": "boolean", "default": true}),
-        "version" => json!({"type": "integer"}),
+        "version" => json!({"type": "integer", "format": "int64"}),
         "Idempotency-Key" => json!({"type": "string", "minLength": 1, "maxLength": 255}),
+        "session_id" | "container_id" => json!({"type": "string", "pattern": SESSION_ID_PATTERN}),
+        "id" if is_session => json!({"type": "string", "pattern": SESSION_ID_PATTERN}),
+        "name" if operation.path.starts_with("/api/v1/environments/") => {
+            json!({"type": "string", "pattern": ENVIRONMENT_PATTERN, "not": {"const": "latest"}})
+        }
+        "package" => json!({"type": "string", "pattern": PACKAGE_PATTERN}),
         _ => json!({"type": "string"}),
     };
     json!({
@@ -106,8 +250,31 @@ fn content(body: &Body, going: &mut SchemaGenerator) -> Option<Value> {
         Body::Json(schema) => json!({"application/json": {"schema": schema(going)}}),
         Body::Object => json!({"application/json": {"schema": {"type": "object"}}}),
         Body::Bytes => json!({"application/octet-stream": {}}),
-        Body::Events => json!({"text/event-stream": {"schema": {"type": "string"}}}),
+        Body::Events => json!({"text/event-stream": {"schema": event(going)}}),
     })
+}
+
+/// One event of an execution; programs that know such streams take the schema for one of each.
+fn event(going: &mut SchemaGenerator) -> Value {
+    let data = |schema: Value| json!({"type": "string", "contentMediaType": "application/json", "contentSchema": schema});
+    let output = json!({
+        "type": "object",
+        "properties": {"stream": {"enum": ["stdout", "stderr"]}, "text": {"type": "string"}},
+        "required": ["stream", "text"],
+    });
+    let end = json!(going.subschema_for::<ExecutionView<'static>>());
+    json!({"description": "Each event.", "oneOf": [
+        {
+            "type": "object",
+            "properties": {"event": {"const": "output"}, "id": {"type": "string"}, "data": data(output)},
+            "required": ["event", "id", "data"],
+        },
+        {
+            "type": "object",
+            "properties": {"event": {"const": "end"}, "data": data(end)},
+            "required": ["event", "data"],
+        },
+    ]})
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     audit::fields,
-    names::{Principal, SessionName},
+    names::{Principal, SESSION_ID_PATTERN, SessionName},
     session::SessionError,
     store::{ContextChange, StoreError, now_ms},
 };
@@ -31,12 +31,14 @@ const DEFAULT_TTL: f64 = 30.0 * 86_400.0;
 #[schemars(deny_unknown_fields)]
 pub struct ContextRequest {
     /// What it is kept for: the name of a session, whether there is one or not.
+    #[schemars(regex(pattern = SESSION_ID_PATTERN))]
     pub session_id: String,
     /// Any JSON, at most 256 KiB.
     pub state: Value,
     /// Write only if this is the version that there is; 0 if there is to be none. Default: write in any case.
     pub version: Option<i64>,
     /// Seconds after which it is forgotten. Default: 30 days.
+    #[schemars(range(min = 0.001, max = MAX_TTL))]
     pub ttl: Option<f64>,
 }
 

@@ -37,7 +37,7 @@ impl Fields {
         self.known.push(name);
         match self.rest.remove(name) {
             None | Some(Value::Null) => Ok(None),
-            Some(value) => T::deserialize(&value).map(Some).map_err(|_| {
+            Some(value) => read(&value).map(Some).ok_or_else(|| {
                 let path = format!("{}{name}", self.prefix);
                 let message = format!("`{path}` is {}; pass {expected}.", describe(&value));
                 rejected(&path, message)
@@ -72,6 +72,27 @@ impl Fields {
     }
 }
 
+/// The value as what belongs there. To JSON Schema, and to clients that know no other numbers, 3.0 is an
+/// integer.
+fn read<T: DeserializeOwned>(value: &Value) -> Option<T> {
+    let as_it_is = T::deserialize(value).ok();
+    as_it_is.or_else(|| T::deserialize(whole(value.as_f64()?)?).ok())
+}
+
+/// A whole number that a float says exactly.
+fn whole(number: f64) -> Option<Value> {
+    /// 2^53: above it floats leave whole numbers out.
+    const MOST: f64 = 9_007_199_254_740_992.0;
+    if number.fract() != 0.0 || number.abs() > MOST {
+        return None;
+    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "it is whole, and no larger than 2^53"
+    )]
+    Some(Value::from(number as i64))
+}
+
 /// What was found where something else belongs, without repeating a large value.
 fn describe(value: &Value) -> String {
     match value {
@@ -91,5 +112,37 @@ pub(super) fn rejected(field: &str, message: impl Into<String>) -> ServiceError 
     ServiceError::Rejected {
         field: field.to_owned(),
         message: message.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_whole_number_may_be_written_as_a_float_and_nothing_else_may() {
+        let take = |value: Value| {
+            let parameters = Map::from_iter([("pids".to_owned(), value)]);
+            Fields::new("limits.", parameters)
+                .take::<u64>("pids", "a number")
+                .ok()
+        };
+        assert_eq!(take(json!(3)), Some(Some(3)));
+        assert_eq!(take(json!(3.0)), Some(Some(3)));
+        assert_eq!(take(json!(1e3)), Some(Some(1000)));
+        assert_eq!(take(json!(u64::MAX)), Some(Some(u64::MAX)));
+        assert_eq!(take(json!(null)), Some(None));
+        for wrong in [
+            json!(3.5),
+            json!(-3.0),
+            json!(1e300),
+            json!("3"),
+            json!(true),
+            json!([3.0]),
+        ] {
+            assert_eq!(take(wrong.clone()), None, "{wrong}");
+        }
     }
 }

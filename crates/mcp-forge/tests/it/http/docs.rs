@@ -1,4 +1,4 @@
-//! The examples of docs/http.md are run, and TLS with the programs that people use for it.
+//! The examples of README.md and docs/http.md are run, and TLS with the programs that people use for it.
 
 use std::{
     fs,
@@ -23,9 +23,23 @@ fn shell(script: &str, served: &Served) -> Output {
 
 #[test]
 fn every_example_of_the_documentation_does_what_it_says() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/http.md");
-    let text = fs::read_to_string(file).unwrap();
     let served = Served::start(&[]);
+    for (name, at_least) in [("README.md", 1), ("docs/http.md", 5)] {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../..")
+            .join(name);
+        // The server is where the example starts one, but for its port.
+        let address = served.address.to_string();
+        let text = fs::read_to_string(file)
+            .unwrap()
+            .replace("127.0.0.1:3000", &address);
+        let ran = run_examples(&text, &served);
+        assert!(ran >= at_least, "{name}: {ran} examples were found");
+    }
+}
+
+/// Runs each block `sh`, and looks for the lines of the block `output` after it in what it says.
+fn run_examples(text: &str, served: &Served) -> usize {
     let mut blocks = text.split("\n```").skip(1).step_by(2);
     let mut ran = 0;
     while let Some(block) = blocks.next() {
@@ -36,7 +50,7 @@ fn every_example_of_the_documentation_does_what_it_says() {
             .next()
             .and_then(|block| block.strip_prefix("output\n"));
         let expected = expected.unwrap_or_else(|| panic!("no output follows {script}"));
-        let output = shell(script, &served);
+        let output = shell(script, served);
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(
             output.status.success(),
@@ -48,7 +62,7 @@ fn every_example_of_the_documentation_does_what_it_says() {
         }
         ran += 1;
     }
-    assert!(ran >= 5, "{ran} examples were found");
+    ran
 }
 
 #[test]

@@ -48,6 +48,23 @@ fn clients_of_every_version_are_served_at_one_address() {
 }
 
 #[test]
+fn a_version_without_a_handshake_does_not_know_one() {
+    let served = Served::start(&[]);
+    let modern = ["MCP-Protocol-Version: 2026-07-28", "Mcp-Method: initialize"];
+    let refused = served.post("ada", &modern, &initialize("2025-11-25"));
+    assert_eq!(refused.status, 404, "{refused:?}");
+    let message = refused.message();
+    assert_eq!(
+        (&message["id"], &message["error"]["code"]),
+        (&json!(1), &json!(-32601))
+    );
+    assert_eq!(refused.header("mcp-session-id"), None, "{refused:?}");
+    let older = ["MCP-Protocol-Version: 2025-11-25"];
+    let opened = served.post("ada", &older, &initialize("2025-11-25"));
+    assert_eq!(opened.status, 200, "{opened:?}");
+}
+
+#[test]
 fn headers_that_contradict_the_message_are_refused() {
     let served = Served::start(&[]);
     let message = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {

@@ -245,6 +245,12 @@ const ROWS: &[Row] = &[
         ],
     ),
     row(
+        "N15",
+        "every operation of REST with values that its document allows, and with others (schemathesis)",
+        "no 5xx; each status, type and body is as the document says; what it allows is taken and what it forbids refused",
+        &["openapi::schemathesis"],
+    ),
+    row(
         "N16",
         "one idempotency key for two requests",
         "one run for the same one, 422 for another",
@@ -261,6 +267,16 @@ const ROWS: &[Row] = &[
         "cancels what is unknown, another's or ended; one progress token for two calls",
         "nothing of anybody's ends",
         &["troubles::what_is_cancelled_was_the_callers_own_and_running"],
+    ),
+    row(
+        "N23",
+        "the MCP project's conformance suite, in every version; FastMCP and SDKs of Python and TypeScript over HTTP",
+        "all scenarios pass, against the program or the fixture behind its front door; each client works in its version",
+        &[
+            "conformance::conformance",
+            "fastmcp_http::check",
+            "over_http::check_basics",
+        ],
     ),
     row(
         "L11",
@@ -361,6 +377,22 @@ const SOURCES: &[(&str, &str)] = &[
     ("audit", include_str!("../../../src/audit/tests.rs")),
     ("handshakes", include_str!("../../../src/mcp/handshakes.rs")),
     ("slots", include_str!("../../../src/service/slots.rs")),
+    (
+        "conformance",
+        include_str!("../../../src/cli/conformance/mod.rs"),
+    ),
+    (
+        "openapi",
+        include_str!("../../../../../tests/clients/openapi.py"),
+    ),
+    (
+        "fastmcp_http",
+        include_str!("../../../../../tests/clients/fastmcp_http.py"),
+    ),
+    (
+        "over_http",
+        include_str!("../../../../../tests/clients/over_http.py"),
+    ),
 ];
 
 /// The lines of `docs/security-tests.md`.
