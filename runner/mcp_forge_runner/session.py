@@ -22,7 +22,7 @@ from .session_channel import SessionChannel
 from .session_turn import SessionTurn, prepare_next
 from .shell_plain import PlainShell
 from .toolbox import Toolbox
-from .workspace_files import read_piece, write_piece
+from .workspace_files import move_file, read_piece, remove_file, write_piece
 
 # Sources of turns that tracebacks can show.
 MAX_SOURCES = 1000
@@ -89,6 +89,8 @@ class Session:
             "inspect": self.inspect,
             "write_file": self.write_file,
             "read_file": self.read_file,
+            "move_file": self.move_file,
+            "remove_file": self.remove_file,
             "branch": self.branch,
             "tool_result": nobody_waits,
         }
@@ -192,6 +194,14 @@ class Session:
         piece = read_piece(self.workspace, request["path"], request["offset"], request["length"])
         answer = {"type": "file_read", "path": request["path"], "offset": request["offset"]}
         self.answer({**answer, **piece})
+
+    def move_file(self, request: dict) -> None:
+        moved = move_file(self.workspace, request["path"], request["name"], request["replace"])
+        self.answer({"type": "file_written", "path": request["path"], **moved})
+
+    def remove_file(self, request: dict) -> None:
+        removed = remove_file(self.workspace, request["path"])
+        self.answer({"type": "file_written", "path": request["path"], **removed})
 
     def branch(self, request: dict) -> None:
         branch(self, self.channel.take_descriptors())

@@ -1,4 +1,5 @@
-"""Pieces of files below the workspace, read and written without following any link."""
+"""Pieces of files below the workspace, read and written, and whole files moved to their names, without
+following any link."""
 
 from .originals import BUILTINS as __builtins__
 
@@ -6,8 +7,9 @@ import errno
 import posix
 from binascii import Error, a2b_base64, b2a_base64
 from os import fsencode, strerror
-from posix import close, fstat, ftruncate, mkdir, pread, pwrite
+from posix import close, fstat, ftruncate, link, mkdir, pread, pwrite, rename, unlink
 from posix import open as open_at
+from posix import stat as stat_at
 from stat import S_ISREG
 
 MAX_PIECE_BYTES = 1 << 20
@@ -53,6 +55,55 @@ def read_piece(workspace: str, path: str, offset: int, length: int) -> dict:
     return {"data": b2a_base64(content, newline=False).decode("ascii"), "end": end}
 
 
+def move_file(workspace: str, path: str, name: str, replace: bool) -> dict:
+    """Gives a file another name in its directory; one that has that name only goes if it is to."""
+    try:
+        new = components(name)
+        if len(new) != 1:
+            raise Refused("the new name is a name, not a path")
+        fd, old = open_parent(workspace, path)
+        try:
+            check_regular(fd, old)
+            if replace:
+                rename(old, new[0], src_dir_fd=fd, dst_dir_fd=fd)
+            else:
+                # Unlike a renaming, a link never takes another's place.
+                link(old, new[0], src_dir_fd=fd, dst_dir_fd=fd, follow_symlinks=False)
+                unlink(old, dir_fd=fd)
+        finally:
+            close(fd)
+    except (Refused, OSError) as problem:
+        return told(path, problem)
+    return {}
+
+
+def remove_file(workspace: str, path: str) -> dict:
+    """Removes a regular file."""
+    try:
+        fd, name = open_parent(workspace, path)
+        try:
+            check_regular(fd, name)
+            unlink(name, dir_fd=fd)
+        finally:
+            close(fd)
+    except (Refused, OSError) as problem:
+        return told(path, problem)
+    return {}
+
+
+def check_regular(parent: int, name: bytes) -> None:
+    if not S_ISREG(stat_at(name, dir_fd=parent, follow_symlinks=False).st_mode):
+        raise Refused("it is not a regular file")
+
+
+def told(path: str, problem) -> dict:
+    """Why not, and whether that is because a file is there, or is not."""
+    answer = {"error": reason(path, problem)}
+    kinds = {errno.EEXIST: "exists", errno.ENOENT: "missing"}
+    kind = kinds.get(getattr(problem, "errno", None))
+    return {**answer, "problem": kind} if kind else answer
+
+
 def decoded(data: str) -> bytes:
     try:
         content = a2b_base64(data)
@@ -73,13 +124,8 @@ def check_place(offset: int, length: int) -> None:
 
 def open_below(workspace: str, path: str, flags: int) -> int:
     """Opens a regular file, going down directory by directory; makes those that are missing."""
-    *directories, name = components(path)
-    fd = open_at(workspace, posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC)
+    fd, name = open_parent(workspace, path, bool(flags & posix.O_CREAT))
     try:
-        for directory in directories:
-            below = open_directory(fd, directory, bool(flags & posix.O_CREAT))
-            close(fd)
-            fd = below
         found = open_at(name, flags | FILE, 0o644, dir_fd=fd)
     finally:
         close(fd)
@@ -87,6 +133,21 @@ def open_below(workspace: str, path: str, flags: int) -> int:
         close(found)
         raise Refused("it is not a regular file")
     return found
+
+
+def open_parent(workspace: str, path: str, make: bool = False) -> tuple:
+    """The directory that a path's last component is in, open, and that component."""
+    *directories, name = components(path)
+    fd = open_at(workspace, posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC)
+    try:
+        for directory in directories:
+            below = open_directory(fd, directory, make)
+            close(fd)
+            fd = below
+    except BaseException:
+        close(fd)
+        raise
+    return fd, name
 
 
 def components(path: str) -> list:

@@ -374,6 +374,51 @@ class Files(SessionCase):
         answer = self.runner.ask({"type": "write_file", "path": "a", "offset": 0, "data": "!"})
         self.assertIn("base64", answer["error"])
 
+    def move(self, path, name, replace=False):
+        return self.runner.ask({"type": "move_file", "path": path, "name": name, "replace": replace})
+
+    def remove(self, path):
+        return self.runner.ask({"type": "remove_file", "path": path})
+
+    def test_files_move_to_their_names(self):
+        self.write("data/in.csv", b"old")
+        self.write("data/.new", b"new")
+        self.runner.send(fixture("request_move_file"))
+        self.assertEqual(self.runner.receive(), fixture("event_file_written_exists"))
+        self.assertEqual(self.read("data/in.csv")[0], b"old")
+        self.assertEqual(self.move("data/.new", "in.csv", True), {"type": "file_written", "path": "data/.new"})
+        self.assertEqual(self.move("data/in.csv", "b").get("error"), None)
+        self.assertEqual(self.read("data/b")[0], b"new")
+        self.assertEqual(self.move("data/none", "c").get("problem"), "missing")
+        self.assertEqual(os.listdir(self.workspace / "data"), ["b"])
+        for name in ("", ".", "..", "../b", "x/y", "/b", "a\0"):
+            with self.subTest(name):
+                self.assertTrue(self.move("data/b", name)["error"])
+        (self.workspace / "data/directory").mkdir()
+        (self.workspace / "data/link").symlink_to("b")
+        for name in ("directory", "link"):
+            self.assertEqual(self.move("data/b", name).get("problem"), "exists", name)
+        self.assertTrue(self.move("data/b", "directory", True)["error"])
+        self.assertTrue(self.move("data/link", "other")["error"])
+        self.assertIsNone(self.move("data/b", "link", True).get("error"))
+        self.assertFalse((self.workspace / "data/link").is_symlink())
+
+    def test_files_are_removed(self):
+        self.write("data/in.csv")
+        self.runner.send(fixture("request_remove_file"))
+        self.assertEqual(self.runner.receive(), fixture("event_file_written"))
+        self.assertEqual(self.remove("data/in.csv")["problem"], "missing")
+        outside = self.workspace.parent / f"removed-{os.getpid()}"
+        outside.mkdir()
+        self.addCleanup(lambda: (outside / "kept").unlink() or outside.rmdir())
+        (outside / "kept").write_text("kept")
+        (self.workspace / "out").symlink_to(outside)
+        (self.workspace / "link").symlink_to(outside / "kept")
+        for path in ("data", "out", "out/kept", "link", "../x", "/etc/passwd", ""):
+            with self.subTest(path):
+                self.assertTrue(self.remove(path)["error"])
+        self.assertEqual((outside / "kept").read_text(), "kept")
+
     def test_the_working_directory_does_not_matter(self):
         self.execute("import os; os.chdir('/'); os.environ.clear()")
         self.assertIsNone(self.write("a", b"here"))

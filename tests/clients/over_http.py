@@ -9,6 +9,7 @@ from environments import HELD_BACK, check_approval, held_back
 from harness import Checks, Forge, completed, execute, read_json
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
+from tasks import check_tasks
 
 ERAS = {"legacy": "2025-11-25", "auto": "2026-07-28"}
 
@@ -74,6 +75,7 @@ async def run_http(checks: Checks, forge: Forge) -> None:
             connect = lambda answers, mode=mode: served.client(mode, elicitation_callback=answers)  # noqa: E731
             name = f"HTTP, {version}: packages are approved in place"
             await checks.run(name, check_approval, connect, HELD_BACK[mode], seconds=180)
+        await checks.run("HTTP: long turns are tasks", check_tasks, lambda **more: served.client("auto", **more))
         await checks.run("HTTP: 20 clients of both eras at once, each its own answers", check_many, served)
         await checks.run("HTTP: a wrong token is refused", check_wrong_token, served)
 

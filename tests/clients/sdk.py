@@ -30,6 +30,7 @@ from environments import run_environments
 from oauth import run_oauth
 from over_http import run_http
 from sessions import run_sessions
+from tasks import check_tasks
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -58,6 +59,8 @@ async def main() -> int:
         await run_examples(checks, forge)
         await run_sessions(checks, forge)
         await run_environments(checks, forge)
+        connect = lambda **more: forge.client("tasks", {}, mode="auto", **more)  # noqa: E731
+        await checks.run("long turns are tasks for a client that declares the extension", check_tasks, connect)
         await run_http(checks, forge)
         await run_oauth(checks, forge)
         await checks.run("kill -9 in the middle of 20 turns leaves no process", check_killed_server, forge)

@@ -94,6 +94,7 @@ pub(crate) fn install(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> 
     if let Some(by_hand) = install_debian(&[DEBIAN, PODMAN].concat(), log)? {
         println!("note    install: some tests will fail until an administrator runs: {by_hand}");
     }
+    install_prometheus(&workspace.tools.join("prometheus"), log)?;
     install_npm(&workspace.tools.join("npm"), NPM, log)?;
     install_npm(&workspace.tools.join("conformance"), CONFORMANCE, log)?;
     install_pypi(&workspace.tools.join("venv"), PYPI, log)?;
@@ -149,6 +150,31 @@ pub(crate) fn install_debian(
     )
     .with_context(|| format!("install these packages by hand: {by_hand}"))?;
     Ok(None)
+}
+
+/// Takes the two programs out of Debian's package. It is not installed: that would start its service.
+fn install_prometheus(directory: &Path, log: &File) -> anyhow::Result<()> {
+    once(directory, "prometheus", || {
+        let download = || {
+            let mut apt = command("apt-get");
+            apt.args(["download", "prometheus"]).current_dir(directory);
+            apt
+        };
+        if !succeeds(&mut download()) {
+            // Without lists of packages, or with old ones.
+            if is_root() {
+                run(command("apt-get").arg("update"), log)?;
+            }
+            run(&mut download(), log).context(
+                "Debian's package `prometheus` cannot be had: run apt-get update as root",
+            )?;
+        }
+        let unpack = "dpkg -x prometheus_*.deb unpacked && mv unpacked/usr/bin/prom* . && rm -r unpacked *.deb";
+        run(
+            command("sh").args(["-c", unpack]).current_dir(directory),
+            log,
+        )
+    })
 }
 
 /// Makes a root file system of this release's packages, as an archive. Their scripts do not run;

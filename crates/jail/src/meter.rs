@@ -4,6 +4,7 @@ use std::{
     fs::File,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
+    sync::OnceLock,
 };
 
 use serde::{Deserialize, Serialize};
@@ -83,12 +84,13 @@ impl Meter {
         let open = |path: &PathBuf| File::open(path).ok();
         OpenMeter {
             init: self.init,
-            program: self.program,
+            program: self.program.map_or_else(OnceLock::new, OnceLock::from),
             cpu: self
                 .cpu
                 .as_ref()
                 .map(|(path, divisor)| (open(path), *divisor)),
             memory_peak: self.memory_peak.as_ref().and_then(open),
+            memory_now: self.memory_peak.as_deref().and_then(beside_peak),
         }
     }
 }
@@ -97,9 +99,11 @@ impl Meter {
 #[derive(Debug)]
 pub struct OpenMeter {
     init: i32,
-    program: Option<i32>,
+    program: OnceLock<i32>,
     cpu: Option<(Option<File>, u64)>,
     memory_peak: Option<File>,
+    /// Opened when it is asked for: that is seldom.
+    memory_now: Option<PathBuf>,
 }
 
 impl OpenMeter {
@@ -107,7 +111,10 @@ impl OpenMeter {
     pub fn cpu_ms(&self) -> Option<u64> {
         match &self.cpu {
             Some((file, divisor)) => Some(count(file.as_ref()?)? / divisor),
-            None => Some(watch::children_cpu_ms(self.init, self.program)),
+            None => Some(watch::children_cpu_ms(
+                self.init,
+                self.program.get().copied(),
+            )),
         }
     }
 
@@ -116,11 +123,20 @@ impl OpenMeter {
         count(self.memory_peak.as_ref()?)
     }
 
+    /// Use of memory at this moment, in bytes, where a cgroup counts it.
+    pub fn memory_now(&self) -> Option<u64> {
+        count(&File::open(self.memory_now.as_ref()?).ok()?)
+    }
+
     /// Counts the sandbox's first interpreter alone from now on: there are copies of it, with
     /// meters of their own.
-    pub fn narrow(&mut self) {
-        if self.cpu.is_none() && self.program.is_none() {
-            self.program = watch::child(self.init, watch::PROGRAM).map(|(pid, _)| pid);
+    pub fn narrow(&self) {
+        if self.cpu.is_none()
+            && self.program.get().is_none()
+            && let Some((pid, _)) = watch::child(self.init, watch::PROGRAM)
+        {
+            // Somebody else would have found the same one.
+            let _ = self.program.set(pid);
         }
     }
 
@@ -128,6 +144,15 @@ impl OpenMeter {
     pub const fn is_counted(&self) -> bool {
         self.memory_peak.is_some()
     }
+}
+
+/// The file with the present use, beside the one with the highest.
+fn beside_peak(peak: &Path) -> Option<PathBuf> {
+    let now = match peak.file_name()?.to_str()? {
+        "memory.max_usage_in_bytes" => "memory.usage_in_bytes",
+        _ => "memory.current",
+    };
+    Some(peak.with_file_name(now))
 }
 
 /// The number in a file that holds one, or the one on its `usage_usec` line, which is the first.
@@ -156,6 +181,16 @@ mod tests {
         let meter = Meter::in_cgroups(7, "abc", new).unwrap();
         let memory = "/sys/fs/cgroup/user.slice/libpod-abc.scope/memory.peak";
         assert_eq!(meter.memory_peak.as_deref(), Some(Path::new(memory)));
+    }
+
+    #[test]
+    fn the_present_use_of_memory_is_beside_the_highest_in_both_versions() {
+        let now = |peak: &str| beside_peak(Path::new(peak)).unwrap();
+        assert_eq!(
+            now("/m/memory.max_usage_in_bytes"),
+            Path::new("/m/memory.usage_in_bytes")
+        );
+        assert_eq!(now("/u/memory.peak"), Path::new("/u/memory.current"));
     }
 
     #[test]

@@ -24,6 +24,7 @@ pub mod servers;
 pub mod service;
 pub mod session;
 pub mod store;
+pub mod telemetry;
 mod text;
 pub mod turn;
 mod web;

@@ -8,8 +8,10 @@ use std::{
 
 use anyhow::Context;
 use clap::Parser;
-use mcp_forge::cli::{Arguments, CliError, Exit};
-use tracing_subscriber::EnvFilter;
+use mcp_forge::{
+    cli::{Arguments, CliError, Exit},
+    telemetry::Telemetry,
+};
 
 fn main() -> ExitCode {
     // Before any thread, runtime or parser: what becomes a sandbox must have nothing to give away.
@@ -41,39 +43,25 @@ fn run(arguments: Arguments) -> anyhow::Result<Exit> {
     let environment: BTreeMap<String, String> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect();
-    start_log(&environment)?;
+    let is_coloured =
+        environment.get("NO_COLOR").is_none_or(String::is_empty) && io::stderr().is_terminal();
+    let prepared = arguments.prepare(environment.clone())?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("the asynchronous runtime could not be started")?;
-    let exit = runtime.block_on(arguments.run(environment));
+    let telemetry = Telemetry::start(
+        prepared.telemetry(),
+        &environment,
+        runtime.handle(),
+        is_coloured,
+    )
+    .map_err(CliError::from)?;
+    let exit = runtime.block_on(prepared.run());
+    telemetry.end();
     // A thread that waits for standard input never ends: it is not waited for.
     runtime.shutdown_background();
     Ok(exit?)
-}
-
-/// Logs go to standard error: standard output is the protocol.
-fn start_log(environment: &BTreeMap<String, String>) -> anyhow::Result<()> {
-    let filter = environment
-        .get("MCP_FORGE_LOG")
-        .map(String::as_str)
-        .filter(|filter| !filter.is_empty());
-    let filter = EnvFilter::builder()
-        .parse(filter.unwrap_or("warn,rmcp=error"))
-        .map_err(|error| {
-            CliError::Usage(format!(
-                "MCP_FORGE_LOG: {error}: write warn, info, debug, or mcp_forge=debug"
-            ))
-        })?;
-    let no_colour = environment
-        .get("NO_COLOR")
-        .is_some_and(|value| !value.is_empty());
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_ansi(!no_colour && io::stderr().is_terminal())
-        .try_init()
-        .map_err(|error| anyhow::anyhow!("the log could not be started: {error}"))
 }
 
 fn is_closed_pipe(error: &anyhow::Error) -> bool {

@@ -11,7 +11,9 @@ use std::{
 };
 
 use rmcp::{
-    model::{CallToolRequestParams, CallToolResponse, CallToolResult},
+    model::{
+        CallToolRequestParams, CallToolResponse, CallToolResult, MetaObject, RequestMetaObject,
+    },
     service::ServiceError,
 };
 use serde_json::{Map, Value};
@@ -27,6 +29,7 @@ use super::{
 use crate::{
     config::BridgeLimits,
     runner::wire::{Stub, ToolFailure, ToolFailureKind, ToolValue},
+    telemetry::{TraceContext, spans},
     turn::{Tools, json_size},
 };
 
@@ -40,6 +43,8 @@ pub struct Grant {
     calls: AtomicU64,
     bytes: AtomicU64,
     slots: Semaphore,
+    /// The trace that the turn's request came with.
+    trace: Option<TraceContext>,
 }
 
 /// One granted tool, as it was when it was granted.
@@ -57,7 +62,14 @@ impl Grant {
             calls: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             slots,
+            trace: None,
         }
+    }
+
+    /// The same, whose calls take a trace on: the span that is open when they are made, or this.
+    #[must_use]
+    pub fn traced(self, trace: Option<TraceContext>) -> Self {
+        Self { trace, ..self }
     }
 
     /// The granted tools, for the sandbox to define as functions.
@@ -71,6 +83,24 @@ impl Grant {
     /// Their names in the sandbox, sorted.
     pub fn names(&self) -> Vec<String> {
         self.tools.keys().cloned().collect()
+    }
+
+    async fn call_granted(
+        &self,
+        granted: &Granted,
+        arguments: Map<String, Value>,
+    ) -> Result<ToolValue, ToolFailure> {
+        let arguments = granted.arguments(arguments)?;
+        self.count_bytes(json_size(&arguments))?;
+        // Never closed; an error could only mean that the grant is gone.
+        let _slot = self
+            .slots
+            .acquire()
+            .await
+            .map_err(|_| limit("the turn is over".to_owned()))?;
+        let trace = spans::outgoing(self.trace.as_ref());
+        let answer = granted.send(arguments, trace.as_ref()).await?;
+        self.result(granted, answer)
     }
 
     fn count_call(&self) -> Result<(), ToolFailure> {
@@ -135,16 +165,8 @@ impl Tools for Grant {
                 ),
             ));
         };
-        let arguments = granted.arguments(arguments)?;
-        self.count_bytes(json_size(&arguments))?;
-        // Never closed; an error could only mean that the grant is gone.
-        let _slot = self
-            .slots
-            .acquire()
-            .await
-            .map_err(|_| limit("the turn is over".to_owned()))?;
-        let answer = granted.send(arguments).await?;
-        self.result(granted, answer)
+        let counted = granted.upstream.calls.begin();
+        counted.end(self.call_granted(granted, arguments).await)
     }
 }
 
@@ -196,7 +218,11 @@ impl Granted {
     }
 
     /// Sends the call once. Only what was certainly never sent is tried again.
-    async fn send(&self, arguments: Map<String, Value>) -> Result<CallToolResult, ToolFailure> {
+    async fn send(
+        &self,
+        arguments: Map<String, Value>,
+        trace: Option<&TraceContext>,
+    ) -> Result<CallToolResult, ToolFailure> {
         let mut pauses = PAUSES.iter();
         loop {
             let not_sent = |reason: &str| {
@@ -210,7 +236,10 @@ impl Granted {
                 .await
                 .map_err(|reason| not_sent(&reason))?;
             let reason = if connection.is_open() {
-                match self.send_over(&connection, arguments.clone()).await? {
+                match self
+                    .send_over(&connection, arguments.clone(), trace)
+                    .await?
+                {
                     Ok(answer) => return self.complete(answer),
                     Err(error) if http::never_sent(&error) => http::explain(&error),
                     Err(error) => return Err(self.explained(&connection, &error).await),
@@ -230,10 +259,17 @@ impl Granted {
         &self,
         connection: &Connection,
         arguments: Map<String, Value>,
+        trace: Option<&TraceContext>,
     ) -> Result<Result<CallToolResponse, ServiceError>, ToolFailure> {
         self.still_the_same(connection)?;
-        let call =
+        let mut call =
             CallToolRequestParams::new(self.entry.info.tool.clone()).with_arguments(arguments);
+        if let Some(trace) = trace {
+            let pairs = trace
+                .pairs()
+                .map(|(name, value)| (name.to_owned(), value.into()));
+            call.meta = Some(RequestMetaObject(MetaObject(pairs.collect())));
+        }
         let limit = self.upstream.config.call_timeout;
         // A timeout drops the call, which tells the upstream that it is cancelled.
         timeout(limit, connection.call(call)).await.map_err(|_| {

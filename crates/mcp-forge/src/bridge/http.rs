@@ -15,7 +15,7 @@ use rmcp::{
     },
 };
 
-use super::text;
+use super::{text, traced::TracedClient};
 
 type HttpError = StreamableHttpError<reqwest::Error>;
 
@@ -25,8 +25,8 @@ const MAX_DIAGNOSTIC_BYTES: usize = 4 << 10;
 const MAX_MESSAGE_CHARS: usize = 500;
 
 /// The transport for an HTTP upstream. Bodies and events above `max_message` bytes are refused
-/// before they are parsed. The library follows redirects only within the same origin, so the
-/// headers go nowhere else.
+/// before they are parsed. Redirects are followed only within the same origin, so the headers go
+/// nowhere else.
 ///
 /// # Errors
 ///
@@ -47,13 +47,14 @@ pub(super) fn transport(
         value.set_sensitive(true);
         custom.insert(name, value);
     }
+    let client = TracedClient::new().map_err(|error| root_cause(&error))?;
     let config = StreamableHttpClientTransportConfig::with_uri(url)
         .custom_headers(custom)
         .max_concurrent_requests(MAX_CONCURRENT)
         .max_sse_event_size(max_message)
         .max_json_response_size(max_message)
         .max_error_response_size(MAX_DIAGNOSTIC_BYTES);
-    Ok(StreamableHttpClientTransport::from_config(config))
+    Ok(StreamableHttpClientTransport::with_client(client, config))
 }
 
 /// Whether a handshake failed before there was a connection.

@@ -22,6 +22,7 @@ use crate::{
 
 mod answer;
 mod arguments;
+mod calls;
 mod connection;
 mod grant;
 mod http;
@@ -31,9 +32,11 @@ mod schema;
 mod stub;
 mod text;
 mod tools;
+mod traced;
 mod transport;
 mod upstream;
 
+pub use calls::Counted;
 pub use grant::Grant;
 use grant::Granted;
 use tools::{Entry, Owner};
@@ -206,6 +209,15 @@ impl Bridge {
             tools: tools.into_values().collect(),
             upstreams,
         }
+    }
+
+    /// What is counted of the calls to each upstream, by its name.
+    pub fn calls(&self) -> Vec<(&str, Counted)> {
+        let counted = self
+            .upstreams
+            .iter()
+            .map(|(name, upstream)| (name.as_str(), upstream.calls.counted()));
+        counted.collect()
     }
 
     /// Grants tools to one turn. Waits only for the upstreams that the names need.

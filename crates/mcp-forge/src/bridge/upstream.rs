@@ -17,6 +17,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     UpstreamState, UpstreamStatus,
+    calls::Calls,
     connection::{Connection, Link},
     process::Stderr,
     text::{self, Secrets},
@@ -41,6 +42,7 @@ pub(super) struct Upstream {
     pub(super) config: config::Upstream,
     pub(super) max_message: usize,
     pub(super) secrets: Secrets,
+    pub(super) calls: Calls,
     state: watch::Sender<State>,
     failures: AtomicU32,
     /// Ends attempts to start when the bridge is shut down.
@@ -65,6 +67,7 @@ impl Upstream {
             config,
             max_message,
             secrets,
+            calls: Calls::new(),
             state,
             failures: AtomicU32::new(0),
             stop: CancellationToken::new(),

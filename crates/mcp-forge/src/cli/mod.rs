@@ -8,7 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::{
     audit::{Audit, AuditError},
     bridge::Bridge,
-    config::{Config, ConfigError, Sources},
+    config::{Config, ConfigError, Loaded, Sources, TelemetryConfig},
     engine::{
         self,
         podman::{images::ImageError, socket::SocketError},
@@ -17,6 +17,7 @@ use crate::{
     mcp::{ServeError, client::ClientError},
     servers::ServersError,
     service::{Service, ServiceError},
+    telemetry::TelemetryError,
 };
 
 mod audit;
@@ -135,6 +136,9 @@ pub enum CliError {
     /// The configuration cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The log or the traces cannot be had.
+    #[error(transparent)]
+    Telemetry(#[from] TelemetryError),
     /// The audit log cannot be used, so nothing was started.
     #[error(transparent)]
     Audit(#[from] AuditError),
@@ -185,7 +189,7 @@ impl CliError {
     /// What the exit code says of it.
     pub fn exit(&self) -> Exit {
         match self {
-            Self::Usage(_) | Self::Config(_) => Exit::Usage,
+            Self::Usage(_) | Self::Config(_) | Self::Telemetry(_) => Exit::Usage,
             Self::Http(
                 HttpError::Address { .. } | HttpError::Exposed(_) | HttpError::Tls { .. },
             ) => Exit::Usage,
@@ -211,12 +215,12 @@ impl CliError {
 }
 
 impl Arguments {
-    /// Runs the command. `environment` is the process's, as far as it is UTF-8.
+    /// Reads the configuration. `environment` is the process's, as far as it is UTF-8.
     ///
     /// # Errors
     ///
-    /// [`CliError`]; nothing is left running.
-    pub async fn run(self, environment: BTreeMap<String, String>) -> Result<Exit, CliError> {
+    /// [`CliError::Config`].
+    pub fn prepare(self, environment: BTreeMap<String, String>) -> Result<Prepared, CliError> {
         let screen = terminal::Screen::detect(&environment);
         let search_path = environment.get("PATH").cloned().unwrap_or_default();
         let sources = Sources {
@@ -224,11 +228,46 @@ impl Arguments {
             data_dir: self.places.data_dir,
             environment,
         };
-        let loaded = Config::load(&sources)?;
+        Ok(Prepared {
+            command: self.command,
+            loaded: Config::load(&sources)?,
+            search_path,
+            screen,
+        })
+    }
+}
+
+/// A command, and the configuration that it is to run with.
+#[derive(Debug)]
+pub struct Prepared {
+    command: Command,
+    loaded: Loaded,
+    search_path: String,
+    screen: terminal::Screen,
+}
+
+impl Prepared {
+    /// What the log and the traces are to be like. They begin before the command does.
+    pub fn telemetry(&self) -> &TelemetryConfig {
+        &self.loaded.config.telemetry
+    }
+
+    /// Runs the command.
+    ///
+    /// # Errors
+    ///
+    /// [`CliError`]; nothing is left running.
+    pub async fn run(self) -> Result<Exit, CliError> {
+        let Self {
+            command,
+            loaded,
+            search_path,
+            screen,
+        } = self;
         for warning in &loaded.warnings {
             tracing::warn!("{warning}");
         }
-        match self.command {
+        match command {
             Command::Serve(arguments) => serve::run(arguments, loaded.config).await,
             Command::Run(arguments) => run::run(arguments, loaded.config, loaded.file).await,
             Command::Session(arguments) => {

@@ -7,11 +7,12 @@ use std::{
 };
 
 use crate::{
-    config::{Config, EngineKind},
+    config::{Config, EngineKind, LogFormat},
     http::{self, Bound, HttpError},
     identity::{Credentials, NewToken, OAuth, Tokens},
     mcp,
     servers::{Listening, ServerKind, Servers, ServersError},
+    telemetry,
 };
 
 use super::{CliError, Exit, service};
@@ -93,7 +94,8 @@ async fn serve_http(config: Config, address: Option<&str>) -> Result<Exit, CliEr
     };
     let service = service(config)?;
     let listening = listen_for_commands(service.config());
-    greet(&bound, made.as_ref())?;
+    let is_log_json = service.config().telemetry.log_format == LogFormat::Json;
+    greet(&bound, made.as_ref(), is_log_json)?;
     http::serve(service, bound, Credentials { tokens, oauth }, listening).await?;
     Ok(Exit::Success)
 }
@@ -106,17 +108,27 @@ pub(super) fn open_tokens(config: &Config) -> Result<(Tokens, Option<NewToken>),
     Ok(opened.map_err(HttpError::from)?)
 }
 
-/// Says where the server is, and once what opens it. Not in the log, which is kept.
-fn greet(bound: &Bound, made: Option<&NewToken>) -> Result<(), CliError> {
+/// Says where the server is, and once what opens it. That is never in the log, which is kept: where
+/// standard error has nothing but lines of JSON, the token is on standard output.
+fn greet(bound: &Bound, made: Option<&NewToken>, is_log_json: bool) -> Result<(), CliError> {
     let mut out = io::stderr().lock();
     if let Some(token) = made {
-        writeln!(
-            out,
-            "A token for HTTP clients was made. It is shown this once only:\n  {}",
+        let shown = format!(
+            "A token for HTTP clients was made. It is shown this once only:\n  {}\n",
             token.reveal()
-        )?;
+        );
+        if is_log_json {
+            io::stdout().lock().write_all(shown.as_bytes())?;
+        } else {
+            out.write_all(shown.as_bytes())?;
+        }
     }
-    writeln!(out, "Listening at {}", bound.url())?;
+    let listening = format!("Listening at {}", bound.url());
+    if is_log_json {
+        out.write_all(telemetry::json_line("INFO", &listening).as_bytes())?;
+    } else {
+        writeln!(out, "{listening}")?;
+    }
     Ok(())
 }
 

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use crate::limits::Limits;
 
 use super::{
-    Backend, BridgeLimits, Config, ContainersConfig, EngineKind, Images, NativeConfig, OutputCaps,
-    Profile, Rootfs, ServerConfig, SessionsConfig, TlsFiles, VolumesConfig, environments,
-    error::ConfigError, later::Later, oauth, read::Reader, upstreams,
+    Backend, BridgeLimits, Config, ContainersConfig, EngineKind, Images, LogFormat, NativeConfig,
+    OutputCaps, Profile, Rootfs, ServerConfig, SessionsConfig, TelemetryConfig, TlsFiles,
+    VolumesConfig, environments, error::ConfigError, later::Later, oauth, read::Reader, upstreams,
 };
 
 /// Builds the configuration; returns it with the warnings that its values deserve.
@@ -73,6 +73,7 @@ pub(super) fn build(
         sessions: sessions(reader)?,
         volumes: volumes(reader, &data_dir)?,
         environments: environments::read(reader, &data_dir)?,
+        telemetry: telemetry(reader)?,
         later: Later {
             allow_network: reader.flag("security.allow_network"),
         },
@@ -157,7 +158,25 @@ fn server(reader: &Reader<'_>) -> Result<ServerConfig, ConfigError> {
         max_connections: reader.number("server.max_connections")?,
         requests_per_minute: reader.number("server.requests_per_minute")?,
         requests_in_flight: reader.number("server.requests_in_flight")?,
+        cpu_seconds_per_hour: if reader.is_written("server.cpu_seconds_per_hour") {
+            Some(reader.number("server.cpu_seconds_per_hour")?)
+        } else {
+            None
+        },
         drain: reader.duration("server.drain")?,
+    })
+}
+
+fn telemetry(reader: &Reader<'_>) -> Result<TelemetryConfig, ConfigError> {
+    Ok(TelemetryConfig {
+        log_format: match reader.text("log.format").as_deref() {
+            Some("json") => LogFormat::Json,
+            _ => LogFormat::Text,
+        },
+        otlp_endpoint: reader.text("telemetry.otlp_endpoint"),
+        otlp_headers: reader.text_table("telemetry.otlp_headers"),
+        service_name: reader.text("telemetry.service_name"),
+        sample_percent: reader.number("telemetry.sample_percent")?,
     })
 }
 

@@ -92,6 +92,7 @@ pub(super) const KEYS: &[Key] = &[
     key("server.max_connections", Kind::Integer(1, 100_000), "1000", "HTTP connections at the same time; a further one is told to come back."),
     key("server.requests_per_minute", COUNT, "6000", "HTTP requests a minute of one principal; a further one is told when to come back."),
     key("server.requests_in_flight", Kind::Integer(1, 10_000), "64", "HTTP requests of one principal at the same time."),
+    key("server.cpu_seconds_per_hour", COUNT, "", "CPU seconds that the turns, sessions and builds of one principal may use in an hour; whoever has used them is told when to come back. Default: as many as it likes."),
     key("server.drain", Kind::Duration(0.0, 3_600.0), "30", "Time that running requests have when the HTTP service is to end."),
     key("server.podman_socket", Kind::Path, "", "Socket of the container API. Default: the first that is there, the user's own before the system's."),
     key("server.background_idle", PERIOD, "300", "A server that the command line started ends after so long without a session and a client."),
@@ -172,6 +173,11 @@ pub(super) const KEYS: &[Key] = &[
     key("packages.allowlist_only", Kind::Boolean, "false", "Install packages of the allowlist only."),
     key("packages.blocklist", Kind::Texts, "", "Names and patterns of packages that are never installed, beside a built-in list of malicious ones."),
     key("packages.manual_approval", Kind::Texts, "", "Names and patterns of packages that the operator must approve."),
+    key("log.format", Kind::Choice(&["text", "json"]), "text", "The log on standard error: for people, or one JSON object a line."),
+    key("telemetry.otlp_endpoint", Kind::Secret, "", "Collector that traces are sent to, as OTLP over HTTP: `http://127.0.0.1:4318`. Default: `OTEL_EXPORTER_OTLP_ENDPOINT`; without either there are none."),
+    key("telemetry.otlp_headers", Kind::SecretTable, "", "Headers of every request to it. Default: `OTEL_EXPORTER_OTLP_HEADERS`."),
+    key("telemetry.service_name", Kind::Text, "", "What spans say they are of. Default: `OTEL_SERVICE_NAME`, else `mcp-forge`."),
+    key("telemetry.sample_percent", Kind::Integer(0, 100), "100", "Of a hundred traces that begin here, so many are sent; a caller that sends a `traceparent` decides itself."),
     key("bridge.max_calls", COUNT, "1000", "Tool calls of one turn."),
     key("bridge.max_in_flight", Kind::Integer(1, 1_000), "32", "Tool calls of one turn at the same time."),
     key("bridge.max_bytes", ANY_SIZE, "256m", "Moved through tools by one turn, both ways."),
@@ -212,9 +218,10 @@ const fn key(path: &'static str, kind: Kind, default: &'static str, meaning: &'s
 }
 
 impl Key {
-    /// The environment variable that overrides it; none for keys under a name of the operator's.
+    /// The environment variable that overrides it; none for keys under a name of the operator's, and for
+    /// tables, which one text cannot hold.
     pub(super) fn variable(&self) -> Option<String> {
-        (!self.path.contains('*'))
+        (!self.path.contains('*') && self.kind != Kind::SecretTable)
             .then(|| format!("MCP_FORGE_{}", self.path.to_uppercase().replace('.', "_")))
     }
 }

@@ -16,6 +16,7 @@ pub use load::{Loaded, Sources};
 pub use oauth::{IssuerConfig, JwksPace, KeySource, OAuthConfig, OAuthScopes};
 pub use server::{ServerConfig, TlsFiles};
 pub use sessions::{Backend, SessionsConfig, VolumesConfig};
+pub use telemetry::{LogFormat, TelemetryConfig};
 
 mod check;
 mod containers;
@@ -31,6 +32,7 @@ mod read;
 mod server;
 mod sessions;
 pub mod size;
+mod telemetry;
 mod templates;
 #[cfg(test)]
 mod tests;
@@ -78,6 +80,8 @@ pub struct Config {
     pub volumes: VolumesConfig,
     /// How environments are built, from where, and what may be in them.
     pub environments: EnvironmentSettings,
+    /// The log, and traces.
+    pub telemetry: TelemetryConfig,
     /// What is checked and kept for features that come later.
     pub later: Later,
 }

@@ -31,6 +31,8 @@ pub struct ServerConfig {
     pub requests_per_minute: u32,
     /// Requests of one principal at the same time. Default 64.
     pub requests_in_flight: usize,
+    /// CPU seconds that one principal may use in an hour; none is as many as it likes.
+    pub cpu_seconds_per_hour: Option<u32>,
     /// Time that running requests have when the server is to end. Default 30 s.
     pub drain: Duration,
 }

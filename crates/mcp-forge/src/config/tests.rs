@@ -516,6 +516,74 @@ fn error_texts() {
     insta::assert_snapshot!(texts);
 }
 
+/// Of every key, in the file and in its variable: a value of the wrong kind is told with the whole path
+/// of the file and the line, or with the variable's name, and with the key.
+#[test]
+fn every_key_is_named_with_the_place_of_its_wrong_value() {
+    let mut variables = 0;
+    for key in KEYS.iter().filter(|key| !key.path.contains('*')) {
+        let parts: Vec<&str> = key.path.split('.').collect();
+        let mut text = String::new();
+        for (depth, part) in parts.iter().enumerate() {
+            writeln!(text, "{}{part}:", "  ".repeat(depth)).unwrap();
+        }
+        // No key wants a list of lists.
+        let case = Case::new(
+            "forge.yaml",
+            &format!("{}\n", text.trim_end().to_owned() + " [[1]]"),
+            &[],
+        );
+        let error = case.load().unwrap_err().to_string();
+        let file = case.sources.file.as_ref().unwrap().display();
+        let place = format!("{file}:{}: {}", parts.len(), key.path);
+        assert!(
+            error.starts_with(&place),
+            "{error} does not begin with {place}"
+        );
+        let Some(variable) = key.variable() else {
+            continue;
+        };
+        if let Err(error) = without_file(&[(&variable, "\u{1}no such thing")]) {
+            let place = format!("environment variable {variable}: {}", key.path);
+            assert!(
+                error.to_string().starts_with(&place),
+                "{error} does not begin with {place}"
+            );
+            variables += 1;
+        }
+    }
+    // Any text is a text; the others were refused.
+    assert!(variables > 40, "{variables}");
+}
+
+/// A file that cannot be used at all is named with its whole path.
+#[test]
+fn a_file_that_is_none_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().join("forge.yaml");
+    let error = || {
+        let sources = Sources {
+            file: Some(place.clone()),
+            ..Sources::default()
+        };
+        Config::load(&sources).unwrap_err().to_string()
+    };
+    let begins = |error: String, says: &str| {
+        assert!(
+            error.starts_with(&format!("{}: ", place.display())) && error.contains(says),
+            "{error}"
+        );
+    };
+    begins(error(), "cannot be read");
+    fs::create_dir(&place).unwrap();
+    begins(error(), "cannot be read");
+    fs::remove_dir(&place).unwrap();
+    fs::write(&place, b"server: \xff").unwrap();
+    begins(error(), "UTF-8");
+    fs::write(&place, "#".repeat(2 << 20)).unwrap();
+    begins(error(), "larger than");
+}
+
 #[test]
 fn the_documentation_has_the_table_of_keys() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");

@@ -4,12 +4,14 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use jail::meter::OpenMeter;
 use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::{
     config::{Config, EngineKind},
     limits::Limits,
+    names::Principal,
     policy::Violation,
 };
 
@@ -130,6 +132,14 @@ pub trait Guard: Send + Sync {
 
     /// What it has used so far. Cheap: a turn's answer waits for it.
     fn usage(&self) -> Usage;
+
+    /// What reads its use from elsewhere while it lives, where the engine has such a thing.
+    fn meter(&self) -> Option<Arc<OpenMeter>> {
+        None
+    }
+
+    /// Charges what it uses, from its start on, to somebody: where somebody counts.
+    fn charge_to(&mut self, _owner: &Principal) {}
 
     /// Asks the live interpreter to copy itself, copy-on-write. `request` is the frame, length and
     /// all, that asks the runner for it; it is sent on the sandbox's own connection, with the copy's

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     EnvironmentsError,
-    progress::{Phase, Teller},
+    progress::{Phase, Taken, Teller},
 };
 use crate::{
     config::OutputCaps,
@@ -94,7 +94,9 @@ impl Checker<'_> {
             caps: self.caps,
             max_calls: 0,
         };
+        let mut taken = Taken::begin(teller, sandbox.guard.meter());
         let (report, guard) = Box::pin(turn::run(sandbox, turn)).await;
+        taken.tell(report.usage.cpu_ms);
         if let Some(guard) = guard {
             guard.end(Duration::ZERO).await;
         }

@@ -8,7 +8,7 @@ use super::{
     EnvironmentsError,
     gateway::{Destination, Gateway, GatewayLimits, Traffic},
     places::Places,
-    progress::{Phase, Teller},
+    progress::{Phase, Taken, Teller},
     site::Site,
     uv::{self, Asked},
 };
@@ -74,6 +74,7 @@ impl Runner<'_> {
         } = self.jobs.start(self.spec(id, asked)).await?;
         let gateway = Gateway::new(self.destinations(), HOSTS_KEY, self.gateway_limits());
         let traffic = gateway.traffic();
+        let mut taken = Taken::begin(self.teller, control.meter());
         let work = async { tokio::join!(keep(stdout), self.follow(stderr), control.finish()) };
         let (said, complained, ending) = tokio::select! {
             done = work => done,
@@ -83,6 +84,7 @@ impl Runner<'_> {
             }
             () = self.watch(Arc::clone(&traffic)) => return Err(failed("it was not watched".to_owned())),
         };
+        taken.tell(ending.usage.cpu_ms);
         match ending.cause {
             JobEnd::Exited(0) => Ok(Said { stdout: said }),
             JobEnd::Exited(_) if is_disk_full(&complained) => Err(EnvironmentsError::Files {

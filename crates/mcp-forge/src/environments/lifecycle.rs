@@ -61,6 +61,7 @@ impl Inner {
         } else {
             return Ok(());
         };
+        self.tell(&record.principal);
         self.audit.record(
             event,
             fields(json!({

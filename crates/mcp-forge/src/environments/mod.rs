@@ -11,7 +11,7 @@ use std::{
 };
 
 use serde_json::json;
-use tokio::sync::{Mutex as AsyncMutex, Semaphore};
+use tokio::sync::{Mutex as AsyncMutex, Semaphore, broadcast};
 
 mod build;
 mod cache;
@@ -63,6 +63,9 @@ const EVERYBODY: &str = "";
 /// What the label of a template begins with. No environment's name has a colon.
 const TEMPLATE: &str = "template:";
 
+/// Changes that a slow listener may be behind.
+const CHANGES: usize = 256;
+
 /// Which environment a caller means.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Selection {
@@ -97,6 +100,17 @@ impl Selection {
     }
 }
 
+/// Whose environments are others now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Owner(String);
+
+impl Owner {
+    /// Whether a principal's list is another now: of its own environments, or of the templates.
+    pub fn concerns(&self, principal: &Principal) -> bool {
+        self.0 == EVERYBODY || self.0 == principal.as_str()
+    }
+}
+
 /// All environments of a data directory.
 #[derive(Debug, Clone)]
 pub struct Environments {
@@ -115,6 +129,7 @@ struct Inner {
     store: Arc<Store>,
     audit: Audit,
     builds: Semaphore,
+    changes: broadcast::Sender<Owner>,
     opened: Mutex<HashMap<(String, Selection), Opened>>,
     /// The program that was found fit, and when it was last changed.
     checked_uv: AsyncMutex<Option<(PathBuf, Option<SystemTime>)>>,
@@ -151,6 +166,7 @@ impl Environments {
                     settings.max_bytes.saturating_mul(CACHED),
                 ),
                 builds: Semaphore::new(settings.max_concurrent_builds),
+                changes: broadcast::Sender::new(CHANGES),
                 settings,
                 jobs,
                 engine,
@@ -250,6 +266,7 @@ impl Environments {
         if record.archived_ms.is_some() || !inner.places.has(&record.tree) {
             let lease = self.restore(principal, &record, teller).await?;
             if inner.store.revive_environment(&record).await? {
+                inner.tell(owner);
                 inner.remember(key, &lease);
             }
             // Else the name was given anew or taken away meanwhile: this call has what it named.
@@ -290,10 +307,16 @@ impl Environments {
             .remove_environment(principal.as_str(), name.as_str())
             .await?;
         inner.forget(principal.as_str(), name);
+        inner.tell(principal.as_str());
         // It may have been given anew since it was looked at.
         let tree = removed.map_or(record.tree, |removed| removed.tree);
         inner.collect(&tree).await;
         Ok(())
+    }
+
+    /// Hears from now on whose environments change in this process.
+    pub fn changes(&self) -> broadcast::Receiver<Owner> {
+        self.inner.changes.subscribe()
     }
 
     /// Waits until what builds wrote in vain is removed. For the end of a server, which ends them first.
@@ -345,6 +368,12 @@ impl Environments {
 }
 
 impl Inner {
+    /// Tells who listens that an owner's environments are others now.
+    fn tell(&self, owner: &str) {
+        // Nobody may listen.
+        let _ = self.changes.send(Owner(owner.to_owned()));
+    }
+
     fn opened(&self) -> MutexGuard<'_, HashMap<(String, Selection), Opened>> {
         self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }

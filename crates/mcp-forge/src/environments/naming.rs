@@ -142,6 +142,7 @@ impl Environments {
         };
         inner.store.put_environment(&record).await?;
         inner.forget(owner, &request.name);
+        inner.tell(owner);
         if let Some(before) = before.filter(|before| before.tree != record.tree) {
             inner.collect(&before.tree).await;
         }

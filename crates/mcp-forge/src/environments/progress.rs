@@ -1,6 +1,14 @@
 //! How far a build is: for whoever waits for it.
 
-use std::fmt;
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use jail::meter::OpenMeter;
 
 use tokio::sync::watch;
 
@@ -68,35 +76,82 @@ impl fmt::Display for Progress {
     }
 }
 
-/// Where a build tells how far it is.
+/// Where a build tells how far it is, and what it took.
 #[derive(Debug, Clone)]
-pub struct Teller(watch::Sender<Progress>);
+pub struct Teller {
+    progress: watch::Sender<Progress>,
+    cpu_ms: Arc<AtomicU64>,
+}
 
 impl Teller {
     /// A teller, and what hears it.
     pub fn new() -> (Self, watch::Receiver<Progress>) {
         let (sender, receiver) = watch::channel(Progress::default());
-        (Self(sender), receiver)
+        let teller = Self {
+            progress: sender,
+            cpu_ms: Arc::default(),
+        };
+        (teller, receiver)
+    }
+
+    /// CPU time of all jobs and sandboxes of the build so far, in milliseconds, where they could be
+    /// measured.
+    pub fn cpu_ms(&self) -> u64 {
+        self.cpu_ms.load(Ordering::Relaxed)
     }
 
     pub(super) fn phase(&self, phase: Phase, detail: impl Into<String>) {
         let detail = detail.into();
-        self.0.send_modify(|progress| {
+        self.progress.send_modify(|progress| {
             progress.phase = phase;
             progress.detail = detail;
         });
     }
 
     pub(super) fn total(&self, bytes: u64) {
-        self.0.send_modify(|progress| progress.total_bytes = bytes);
+        self.progress
+            .send_modify(|progress| progress.total_bytes = bytes);
     }
 
     pub(super) fn fetched(&self, bytes: u64) {
-        self.0.send_if_modified(|progress| {
+        self.progress.send_if_modified(|progress| {
             let is_more = progress.fetched_bytes != bytes;
             progress.fetched_bytes = bytes;
             is_more
         });
+    }
+}
+
+/// What one job or sandbox of a build takes: told at its end, also if that is because nobody waits for
+/// it any more.
+#[derive(Debug)]
+pub(super) struct Taken<'a> {
+    teller: &'a Teller,
+    meter: Option<Arc<OpenMeter>>,
+    told_ms: u64,
+}
+
+impl<'a> Taken<'a> {
+    pub(super) fn begin(teller: &'a Teller, meter: Option<Arc<OpenMeter>>) -> Self {
+        Self {
+            teller,
+            meter,
+            told_ms: 0,
+        }
+    }
+
+    /// It has taken so much by now.
+    pub(super) fn tell(&mut self, cpu_ms: Option<u64>) {
+        let more = cpu_ms.unwrap_or_default().saturating_sub(self.told_ms);
+        self.told_ms += more;
+        self.teller.cpu_ms.fetch_add(more, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        let last = self.meter.as_ref().and_then(|meter| meter.cpu_ms());
+        self.tell(last);
     }
 }
 
@@ -116,5 +171,17 @@ mod tests {
         assert_eq!(heard.borrow().to_string(), "downloading 17 of 17 MB: numpy");
         teller.phase(Phase::Checking, "");
         assert_eq!(heard.borrow().to_string(), "checking");
+    }
+
+    #[test]
+    fn what_is_told_twice_is_taken_once() {
+        let (teller, _) = Teller::new();
+        let mut job = Taken::begin(&teller, None);
+        job.tell(Some(300));
+        job.tell(None);
+        job.tell(Some(450));
+        drop(job);
+        Taken::begin(&teller, None).tell(Some(50));
+        assert_eq!(teller.cpu_ms(), 500);
     }
 }

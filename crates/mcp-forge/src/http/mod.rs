@@ -13,7 +13,7 @@ use std::{
 use axum::{
     Router,
     body::Body,
-    extract::State,
+    extract::{MatchedPath, State},
     middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{any, get},
@@ -26,6 +26,7 @@ use tokio_util::{
     sync::CancellationToken,
     task::{TaskTracker, task_tracker::TaskTrackerToken},
 };
+use tracing::{Instrument as _, Span};
 
 mod bind;
 mod connections;
@@ -43,6 +44,10 @@ use crate::{
     rest,
     servers::Listening,
     service::Service,
+    telemetry::{
+        TraceContext,
+        spans::{self, RequestSpan},
+    },
     web::Problem,
 };
 use connections::Connections;
@@ -175,13 +180,14 @@ pub(crate) async fn serve_mcp(
     shared.draining.cancel();
     shared.work.close();
     tokio::select! {
-        () = shared.work.wait() => {}
+        () = async { tokio::join!(shared.work.wait(), service.executions().idle()); } => {}
         () = tokio::time::sleep(server.drain) => {
             tracing::warn!("requests were ended: they took longer than server.drain");
         }
         () = signals.next() => {}
     }
     stop.cancel();
+    service.executions().stop();
     connections.end(LAST_BYTES).await;
     // What was dropped has ended, and written so to the audit log.
     let _ = tokio::time::timeout(LAST_BYTES, shared.work.wait()).await;
@@ -247,26 +253,36 @@ async fn metrics(State(shared): State<Shared>, request: Request<Body>) -> Respon
 }
 
 /// Counts a request against the quotas of whoever sent it, and as work that is waited for.
-async fn admit(State(shared): State<Shared>, request: Request<Body>, next: Next) -> Response {
+async fn admit(State(shared): State<Shared>, mut request: Request<Body>, next: Next) -> Response {
     let working = shared.work.token();
     let caller = request.extensions().get::<Caller>().cloned();
     // The gate lets nobody pass without one.
     let Some(caller) = caller else {
         return gate::unknown().into_response();
     };
+    // Where turns and builds begin it is looked at: asking what there is costs no CPU time to speak of.
+    let server = &shared.service.config().server;
+    if let Some(seconds) = caller.cpu_seconds_per_hour.or(server.cpu_seconds_per_hour) {
+        shared.service.limit_cpu(&caller.principal, seconds);
+    }
     let counted = match shared.quotas.admit(&caller) {
         Ok(counted) => counted,
         Err(refused) => return refused.into_response(),
     };
-    let response = next.run(request).await;
+    let span = span(&mut request, &caller);
+    let response = next.run(request).instrument(span.clone()).await;
+    span.record("http.response.status_code", response.status().as_u16());
     if response.extensions().get::<Endless>().is_none() {
-        return until_its_end(response, (Some(working), counted));
+        return until_its_end(response, (Some(working), counted, span));
     }
     if !response.status().is_success() {
         return response;
     }
     match shared.quotas.open_stream(&caller) {
-        Ok(stream) => until_its_end(until_its_token_is_over(response, &caller), (None, stream)),
+        Ok(stream) => until_its_end(
+            until_its_token_is_over(response, &caller),
+            (None, stream, span),
+        ),
         Err(refused) => refused.into_response(),
     }
 }
@@ -287,8 +303,27 @@ fn until_its_token_is_over(response: Response, caller: &Caller) -> Response {
     })
 }
 
+/// A request's span, which it takes along to where it is answered.
+fn span(request: &mut Request<Body>, caller: &Caller) -> Span {
+    let trace = TraceContext::from_headers(request.headers());
+    let route = request.extensions().get::<MatchedPath>();
+    let route = route.map_or("", MatchedPath::as_str);
+    let span = spans::http(
+        (request.method().as_str(), route),
+        &caller.principal,
+        trace.as_ref(),
+    );
+    if !span.is_disabled() {
+        request.extensions_mut().insert(RequestSpan(span.clone()));
+    }
+    span
+}
+
 /// The response, which counts until its body is sent or nobody wants it any more.
-fn until_its_end(response: Response, counted: (Option<TaskTrackerToken>, Counted)) -> Response {
+fn until_its_end(
+    response: Response,
+    counted: (Option<TaskTrackerToken>, Counted, Span),
+) -> Response {
     response.map(|body| {
         Body::new(body.map_frame(move |frame| {
             let _counted = &counted;

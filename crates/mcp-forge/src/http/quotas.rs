@@ -178,6 +178,7 @@ mod tests {
             requests_per_minute,
             requests_in_flight: None,
             credential: crate::identity::Credential::Listed,
+            cpu_seconds_per_hour: None,
         }
     }
 

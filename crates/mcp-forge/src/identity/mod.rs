@@ -65,6 +65,8 @@ pub struct Caller {
     pub requests_per_minute: Option<u32>,
     /// Requests at the same time, where it is another number than the server's.
     pub requests_in_flight: Option<usize>,
+    /// CPU seconds in an hour, where it is another number than the server's.
+    pub cpu_seconds_per_hour: Option<u32>,
     /// What was shown.
     pub credential: Credential,
 }
@@ -153,6 +155,7 @@ struct WrittenToken {
 struct WrittenQuotas {
     requests_per_minute: Option<NonZeroU32>,
     requests_in_flight: Option<NonZeroU32>,
+    cpu_seconds_per_hour: Option<NonZeroU32>,
 }
 
 fn run_only() -> BTreeSet<Scope> {
@@ -335,6 +338,7 @@ fn parse(text: &str) -> Result<Listed, String> {
                 .requests_in_flight
                 .map(|most| most.get() as usize),
             credential: Credential::Listed,
+            cpu_seconds_per_hour: token.quotas.cpu_seconds_per_hour.map(NonZeroU32::get),
         };
         tokens.push((hash, caller));
     }
@@ -342,7 +346,7 @@ fn parse(text: &str) -> Result<Listed, String> {
 }
 
 /// What a file of tokens looks like, for whoever wrote another.
-const SHAPE: &str = "this is no list of tokens: write `tokens:` and under it `- {principal: NAME, sha256: HEX, scopes: [run]}`, where the scopes are `run` and `admin`, and there may be `quotas: {requests_per_minute: N, requests_in_flight: N}`";
+const SHAPE: &str = "this is no list of tokens: write `tokens:` and under it `- {principal: NAME, sha256: HEX, scopes: [run]}`, where the scopes are `run` and `admin`, and there may be `quotas: {requests_per_minute: N, requests_in_flight: N, cpu_seconds_per_hour: N}`";
 
 fn is_name(text: &str) -> bool {
     (1..=MAX_PRINCIPAL).contains(&text.len())

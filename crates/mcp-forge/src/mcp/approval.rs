@@ -3,22 +3,26 @@
 //! Up to 2025-11-25 the server sends a request of its own and the build goes on with its answer. From
 //! 2026-07-28 on the call is answered with the question, and the client calls again with the answer.
 //! Nothing is kept between the two and nothing that the client sends back is trusted: the second call
-//! judges the packages anew, and only an answer to exactly the question that it would ask counts.
+//! judges the packages anew, and only an answer to exactly the question that it would ask counts. In a task
+//! the build waits, and the client finds the question when it asks how far it is.
 
 use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
 
 use rmcp::{
     RoleServer,
     model::{
-        CancelledNotificationParam, ClientResult, ElicitRequest, ElicitRequestParams, ElicitResult,
-        ElicitationAction, ElicitationSchema, InputRequest, InputRequiredResult, InputResponses,
-        ProtocolVersion, RequestId, ServerRequest,
+        CancelledNotificationParam, ClientCapabilities, ClientResult, ElicitRequest,
+        ElicitRequestParams, ElicitResult, ElicitationAction, ElicitationSchema, InputRequest,
+        InputRequiredResult, InputResponses, ProtocolVersion, RequestId, ServerRequest,
     },
     service::{Peer, PeerRequestOptions, RequestContext},
 };
 use sha2::{Digest, Sha256};
 
-use crate::environments::Refusal;
+use crate::{
+    environments::Refusal,
+    service::{Execution, Question},
+};
 
 /// For how long a person may think.
 const PATIENCE: Duration = Duration::from_mins(10);
@@ -37,73 +41,107 @@ pub(super) enum Said {
 }
 
 /// A client that can be asked.
-pub(super) struct Asking<'a> {
-    context: &'a RequestContext<RoleServer>,
-    /// Whether the call is answered with the question.
-    in_rounds: bool,
+pub(super) enum Asking<'a> {
+    /// By a request of ours.
+    Request(&'a RequestContext<RoleServer>),
+    /// By the call's answer; these are the answers of an earlier round.
+    Rounds(Option<&'a InputResponses>),
+    /// Whenever it asks how far its task is.
+    Task(&'a Execution),
 }
 
 impl<'a> Asking<'a> {
     /// `None` if the client has not said that it can show a form.
-    pub(super) fn of(context: &'a RequestContext<RoleServer>) -> Option<Self> {
-        let shown = context.client_capabilities()?.elicitation?;
-        // An empty capability means forms: others came later.
-        let has_forms = shown.form.is_some() || shown.url.is_none();
+    pub(super) fn of(
+        context: &'a RequestContext<RoleServer>,
+        answers: Option<&'a InputResponses>,
+    ) -> Option<Self> {
         let in_rounds = context
             .protocol_version()
             .is_some_and(|version| version >= ProtocolVersion::V_2026_07_28);
-        has_forms.then_some(Self { context, in_rounds })
+        has_forms(&context.client_capabilities()?).then_some(if in_rounds {
+            Self::Rounds(answers)
+        } else {
+            Self::Request(context)
+        })
     }
 
-    /// Asks for packages of an environment. `answers` are those of an earlier round.
+    /// Asks for packages of an environment, the call's question of this number.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future takes the question back.
-    pub(super) async fn ask(
-        &self,
-        environment: &str,
-        waiting: &[Refusal],
-        answers: Option<&InputResponses>,
-    ) -> Said {
+    pub(super) async fn ask(&self, number: usize, environment: &str, waiting: &[Refusal]) -> Said {
         if waiting.is_empty() || waiting.len() > MOST_PACKAGES {
             return Said::No;
         }
-        let question = ElicitRequest::new(ElicitRequestParams::FormElicitationParams {
-            meta: None,
-            message: question(environment, waiting),
-            // Yes and no are all there is to say.
-            requested_schema: ElicitationSchema::new(BTreeMap::new()),
-        });
-        if !self.in_rounds {
-            return self.request(question).await;
+        match self {
+            Self::Request(context) => request(&context.peer, form(environment, waiting)).await,
+            Self::Rounds(answers) => in_rounds(*answers, environment, waiting),
+            Self::Task(execution) => {
+                let question = Question {
+                    key: format!("{}-{number}", key(environment, waiting)),
+                    environment: environment.to_owned(),
+                    packages: waiting.to_vec(),
+                };
+                if execution.ask(question).await {
+                    Said::Yes
+                } else {
+                    Said::No
+                }
+            }
         }
-        let key = key(environment, waiting);
-        if let Some(answer) = answers.and_then(|answers| answers.get(&key)) {
-            let answer = serde_json::from_value::<ElicitResult>(answer.clone());
-            return answer.map_or(Said::No, |answer| said(&answer));
-        }
-        let asked = BTreeMap::from([(key, InputRequest::Elicitation(question))]);
-        Said::Later(Box::new(InputRequiredResult::from_input_requests(asked)))
     }
+}
 
-    async fn request(&self, question: ElicitRequest) -> Said {
-        let peer = &self.context.peer;
-        let options = PeerRequestOptions::with_timeout(PATIENCE);
-        let sent = peer
-            .send_cancellable_request(ServerRequest::ElicitRequest(question), options)
-            .await;
-        let Ok(handle) = sent else {
-            return Said::No;
-        };
-        let mut open = Open(Some((peer.clone(), handle.id.clone())));
-        let answer = handle.await_response().await;
-        open.0 = None;
-        match answer {
-            Ok(ClientResult::ElicitResult(answer)) => said(&answer),
-            // Too late, an error, or nonsense: nobody said yes.
-            _ => Said::No,
-        }
+/// Whether a client can show a form.
+pub(super) fn has_forms(client: &ClientCapabilities) -> bool {
+    // An empty capability means forms: others came later.
+    let shown = client.elicitation.as_ref();
+    shown.is_some_and(|shown| shown.form.is_some() || shown.url.is_none())
+}
+
+/// The question as a client shows it.
+pub(super) fn form(environment: &str, waiting: &[Refusal]) -> ElicitRequest {
+    ElicitRequest::new(ElicitRequestParams::FormElicitationParams {
+        meta: None,
+        message: question(environment, waiting),
+        // Yes and no are all there is to say.
+        requested_schema: ElicitationSchema::new(BTreeMap::new()),
+    })
+}
+
+/// Whether a person said yes.
+pub(super) fn is_yes(answer: &ElicitResult) -> bool {
+    matches!(answer.action, ElicitationAction::Accept)
+}
+
+fn in_rounds(answers: Option<&InputResponses>, environment: &str, waiting: &[Refusal]) -> Said {
+    let key = key(environment, waiting);
+    if let Some(answer) = answers.and_then(|answers| answers.get(&key)) {
+        let answer = serde_json::from_value::<ElicitResult>(answer.clone());
+        return answer.map_or(Said::No, |answer| said(&answer));
+    }
+    let question = InputRequest::Elicitation(form(environment, waiting));
+    let asked = BTreeMap::from([(key, question)]);
+    Said::Later(Box::new(InputRequiredResult::from_input_requests(asked)))
+}
+
+async fn request(peer: &Peer<RoleServer>, question: ElicitRequest) -> Said {
+    let options = PeerRequestOptions::with_timeout(PATIENCE);
+    let sent = peer
+        .send_cancellable_request(ServerRequest::ElicitRequest(question), options)
+        .await;
+    let Ok(handle) = sent else {
+        return Said::No;
+    };
+    let mut open = Open(Some((peer.clone(), handle.id.clone())));
+    let answer = handle.await_response().await;
+    open.0 = None;
+    match answer {
+        Ok(ClientResult::ElicitResult(answer)) => said(&answer),
+        // Too late, an error, or nonsense: nobody said yes.
+        _ => Said::No,
     }
 }
 
@@ -125,10 +163,7 @@ impl Drop for Open {
 }
 
 fn said(answer: &ElicitResult) -> Said {
-    match answer.action {
-        ElicitationAction::Accept => Said::Yes,
-        _ => Said::No,
-    }
+    if is_yes(answer) { Said::Yes } else { Said::No }
 }
 
 fn question(environment: &str, waiting: &[Refusal]) -> String {

@@ -1,14 +1,15 @@
 //! The tools for environments: their schemas, what calling one asks of the service, and how it answers.
 //!
-//! A build takes long, so it reports progress; and it may need a person's word (`approval.rs`).
+//! A build takes long, so it reports progress or becomes a task (`tasks.rs`); and it may need a person's
+//! word (`approval.rs`).
 
-use std::{fmt::Write as _, pin::pin};
+use std::{fmt::Write as _, pin::pin, sync::Arc};
 
 use rmcp::{
     RoleServer,
     model::{
-        CallToolResponse, CallToolResult, ContentBlock, InputResponses, JsonObject, Tool,
-        ToolAnnotations,
+        CallToolResponse, CallToolResult, ContentBlock, InputRequiredResult, InputResponses,
+        JsonObject, Tool, ToolAnnotations,
     },
     service::RequestContext,
 };
@@ -18,21 +19,24 @@ use serde_json::{Map, Value, json};
 
 use super::{
     approval::{Asking, Said},
-    progress::{self, NewestLine},
+    progress,
     tool::{NoParameters, add, tool},
 };
 use crate::{
     config::Config,
     environments::{Built, EnvironmentsError, Listed, Refusal, Teller},
     names::Principal,
-    service::{BuildEnvironmentRequest, EnvironmentDeleted, Service, ServiceError},
+    service::{
+        BuildEnvironmentRequest, EnvironmentDeleted, Execution, How, Kept, NewestLine, Service,
+        ServiceError,
+    },
     text::printable,
     turn::Observer,
 };
 
 pub(super) const BUILD: &str = "build_custom_environment";
 const LIST: &str = "list_custom_environments";
-const REBUILD: &str = "rebuild_custom_environment";
+pub(super) const REBUILD: &str = "rebuild_custom_environment";
 const DELETE: &str = "delete_custom_environment";
 
 /// The names of the tools here.
@@ -102,7 +106,7 @@ pub(super) fn tools(config: &Config) -> Vec<Tool> {
 /// One call, and who makes it.
 pub(super) struct Call<'a> {
     /// Whom the tools ask.
-    pub(super) service: &'a Service,
+    pub(super) service: &'a Arc<Service>,
     /// Who asks.
     pub(super) principal: &'a Principal,
     /// Whether the caller may approve packages.
@@ -124,12 +128,8 @@ pub(super) async fn call(
     mut arguments: Map<String, Value>,
 ) -> Option<Result<CallToolResponse, ServiceError>> {
     let answered = match name {
-        BUILD => match BuildEnvironmentRequest::from_json(arguments) {
-            Ok(request) => call.build(&Work::Build(request)).await,
-            Err(error) => Err(error),
-        },
-        REBUILD => match name_parameter(&mut arguments) {
-            Ok(name) => call.build(&Work::Rebuild(name)).await,
+        BUILD | REBUILD => match Work::of(name, arguments) {
+            Ok(work) => call.build(&work).await,
             Err(error) => Err(error),
         },
         LIST => call.list().await,
@@ -143,12 +143,21 @@ pub(super) async fn call(
 }
 
 /// What is to be built.
-enum Work {
+pub(super) enum Work {
     Build(BuildEnvironmentRequest),
     Rebuild(String),
 }
 
 impl Work {
+    /// What a call of `name`, which builds, asks for.
+    pub(super) fn of(name: &str, mut arguments: Map<String, Value>) -> Result<Self, ServiceError> {
+        if name == BUILD {
+            BuildEnvironmentRequest::from_json(arguments).map(Self::Build)
+        } else {
+            name_parameter(&mut arguments).map(Self::Rebuild)
+        }
+    }
+
     fn name(&self) -> &str {
         match self {
             Self::Build(request) => &request.name,
@@ -161,30 +170,89 @@ impl Call<'_> {
     /// Builds while telling the client how far it is, if it wants to know.
     async fn build(&self, work: &Work) -> Result<CallToolResponse, ServiceError> {
         let (mut observer, newest) = NewestLine::new();
-        observer.status("begun");
-        let work = Box::pin(self.build_with_approvals(work, &mut observer));
-        match self.context.meta.get_progress_token() {
+        let asking = self
+            .may_approve
+            .then(|| Asking::of(self.context, self.answers.as_ref()))
+            .flatten();
+        let builder = Builder {
+            service: self.service,
+            principal: self.principal,
+            asking,
+        };
+        let work = Box::pin(builder.build(work, &mut observer));
+        let told = match self.context.meta.get_progress_token() {
             Some(token) => progress::report(&self.context.peer, token, newest, work).await,
             None => work.await,
-        }
+        };
+        Ok(match told? {
+            Come::Built(built) => built_result(&built).into(),
+            Come::Question(question) => (*question).into(),
+        })
     }
 
-    async fn build_with_approvals(
-        &self,
-        work: &Work,
-        observer: &mut NewestLine,
-    ) -> Result<CallToolResponse, ServiceError> {
-        let asking = self.may_approve.then(|| Asking::of(self.context)).flatten();
-        for _ in 0..MOST_QUESTIONS {
+    async fn list(&self) -> Result<CallToolResponse, ServiceError> {
+        let listed = self.service.list_environments(self.principal).await?;
+        Ok(result(list_text(&listed), &listed).into())
+    }
+
+    async fn delete(&self, name: &str) -> Result<CallToolResponse, ServiceError> {
+        let deleted = self
+            .service
+            .delete_environment(self.principal, name)
+            .await?;
+        let text = format!("Environment `{}` is gone.", deleted.name);
+        Ok(result(text, &deleted).into())
+    }
+}
+
+/// A build on its own: who may be asked finds the questions in the execution.
+pub(super) async fn build_as(
+    (execution, mut kept): (Arc<Execution>, Kept),
+    (service, principal): (Arc<Service>, Principal),
+    work: Work,
+    may_ask: bool,
+) -> How {
+    let builder = Builder {
+        service: &service,
+        principal: &principal,
+        asking: may_ask.then_some(Asking::Task(&execution)),
+    };
+    let built = tokio::select! {
+        built = builder.build(&work, &mut kept) => built,
+        () = execution.cancelled() => return How::Cancelled,
+    };
+    match built {
+        Ok(Come::Built(built)) => How::Built(built),
+        // A task is not answered with questions.
+        Ok(Come::Question(_)) => How::Cancelled,
+        Err(error) => How::Refused(error),
+    }
+}
+
+/// What comes of a build.
+enum Come {
+    Built(Box<Built>),
+    /// The call is to be made again, with an answer.
+    Question(Box<InputRequiredResult>),
+}
+
+/// Who builds, and whom it asks.
+struct Builder<'a> {
+    service: &'a Service,
+    principal: &'a Principal,
+    asking: Option<Asking<'a>>,
+}
+
+impl Builder<'_> {
+    async fn build(&self, work: &Work, observer: &mut dyn Observer) -> Result<Come, ServiceError> {
+        observer.status("begun");
+        for number in 0..MOST_QUESTIONS {
             let built = self.attempt(work, observer).await;
-            let (Some(asking), Some(waiting)) = (&asking, waiting(&built)) else {
-                return built.map(|built| built_result(&built));
+            let (Some(asking), Some(waiting)) = (&self.asking, waiting(&built)) else {
+                return built.map(|built| Come::Built(Box::new(built)));
             };
             observer.status("waiting for an approval");
-            match asking
-                .ask(work.name(), waiting, self.answers.as_ref())
-                .await
-            {
+            match asking.ask(number, work.name(), waiting).await {
                 Said::Yes => {
                     let packages: Vec<String> = waiting
                         .iter()
@@ -193,16 +261,19 @@ impl Call<'_> {
                     let by = self.principal.as_str();
                     self.service.approve_packages(&packages, by).await?;
                 }
-                Said::No => return built.map(|built| built_result(&built)),
-                Said::Later(question) => return Ok((*question).into()),
+                Said::No => return built.map(|built| Come::Built(Box::new(built))),
+                Said::Later(question) => return Ok(Come::Question(question)),
             }
         }
-        self.attempt(work, observer)
-            .await
-            .map(|built| built_result(&built))
+        let built = self.attempt(work, observer).await?;
+        Ok(Come::Built(Box::new(built)))
     }
 
-    async fn attempt(&self, work: &Work, observer: &mut NewestLine) -> Result<Built, ServiceError> {
+    async fn attempt(
+        &self,
+        work: &Work,
+        observer: &mut dyn Observer,
+    ) -> Result<Built, ServiceError> {
         let (teller, mut told) = Teller::new();
         let mut building = pin!(async {
             match work {
@@ -230,20 +301,6 @@ impl Call<'_> {
             }
         }
     }
-
-    async fn list(&self) -> Result<CallToolResponse, ServiceError> {
-        let listed = self.service.list_environments(self.principal).await?;
-        Ok(result(list_text(&listed), &listed))
-    }
-
-    async fn delete(&self, name: &str) -> Result<CallToolResponse, ServiceError> {
-        let deleted = self
-            .service
-            .delete_environment(self.principal, name)
-            .await?;
-        let text = format!("Environment `{}` is gone.", deleted.name);
-        Ok(result(text, &deleted))
-    }
 }
 
 /// The packages that a build waits for.
@@ -257,7 +314,7 @@ fn waiting(built: &Result<Built, ServiceError>) -> Option<&[Refusal]> {
     }
 }
 
-fn built_result(built: &Built) -> CallToolResponse {
+pub(super) fn built_result(built: &Built) -> CallToolResult {
     let more = match built.installed_packages.len().saturating_sub(MOST_NAMED) {
         0 => String::new(),
         more => format!(" and {more} more"),
@@ -324,10 +381,10 @@ fn list_text(listed: &Listed) -> String {
     text
 }
 
-fn result(text: String, value: &impl Serialize) -> CallToolResponse {
+fn result(text: String, value: &impl Serialize) -> CallToolResult {
     let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
     result.structured_content = Some(json!(value));
-    result.into()
+    result
 }
 
 /// The one parameter; one that is missing is told by the check of names.

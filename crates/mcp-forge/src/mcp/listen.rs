@@ -107,11 +107,15 @@ impl Clients {
         };
         let mut count = self.count.subscribe();
         let mut changes = self.service.session_changes();
+        let mut running = self.service.executions().running();
         loop {
-            let is_unused = *count.borrow_and_update() == 0 && self.service.live_sessions() == 0;
+            let is_unused = *count.borrow_and_update() == 0
+                && *running.borrow_and_update() == 0
+                && self.service.live_sessions() == 0;
             tokio::select! {
                 () = tokio::time::sleep(idle), if is_unused => return,
                 _ = count.changed() => {}
+                _ = running.changed() => {}
                 // Too many changes at once are a change as well.
                 _ = changes.recv() => {}
             }

@@ -5,27 +5,25 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
-        CallToolRequestParams, CallToolResponse, CallToolResult, CustomNotification, CustomRequest,
-        CustomResult, ErrorCode, Implementation, InputResponses, JsonObject,
-        ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
-        ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
-        ResourceUpdatedNotificationParam, ServerCapabilities, ServerConfig, SubscribeRequestParams,
-        SubscriptionFilter, UnsubscribeRequestParams,
+        CallToolRequestParams, CallToolResponse, CallToolResult, CancelTaskParams,
+        CustomNotification, CustomRequest, CustomResult, ErrorCode, GetTaskParams, GetTaskResult,
+        Implementation, InputResponses, JsonObject, ListResourceTemplatesResult,
+        ListResourcesResult, ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams,
+        ReadResourceResponse, ServerCapabilities, ServerConfig, SubscribeRequestParams,
+        SubscriptionFilter, UnsubscribeRequestParams, UpdateTaskParams,
     },
     service::{NotificationContext, RequestContext, SubscriptionContext},
 };
 use serde_json::Value;
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::Instrument as _;
 
 mod approval;
 pub(crate) mod client;
@@ -40,7 +38,9 @@ mod resources;
 mod serve;
 mod sessions;
 mod subscriptions;
+mod tasks;
 mod tool;
+mod trace;
 mod transport;
 
 pub use client::ClientError;
@@ -53,13 +53,13 @@ pub use transport::MAX_LINE_BYTES;
 use crate::{
     identity::{Caller, Scope},
     names::Principal,
-    service::{ExecuteRequest, Service, ServiceError},
+    service::{ExecuteRequest, NewestLine, Service, ServiceError},
+    telemetry::TraceContext,
     text::clipped,
     turn::Observer,
 };
 use console::{Pieces, Running};
-use progress::NewestLine;
-use subscriptions::Subscribed;
+use subscriptions::{Changes, Subscribed};
 
 /// How long a list of tools waits for upstreams that are still starting. A client asks for it
 /// while it starts, and its user waits.
@@ -100,6 +100,7 @@ impl ServerHandler for Client {
             .enable_tool_list_changed()
             .enable_resources()
             .enable_resources_subscribe()
+            .enable_tasks()
             .build();
         if self.door == Door::Socket {
             let console = (console::CONSOLE.to_owned(), console::capability());
@@ -146,7 +147,7 @@ impl ServerHandler for Client {
     }
 
     async fn listen(&self, subscription: SubscriptionContext) -> Result<(), ErrorData> {
-        let mut changes = self.service.session_changes();
+        let mut changes = Changes::of(&self.service, &self.principal);
         let (_, whole) = self.service.tools(Duration::ZERO).await;
         let announced = async {
             if !whole {
@@ -157,7 +158,7 @@ impl ServerHandler for Client {
             std::future::pending::<()>().await;
         };
         let updated = async {
-            while let Some(uris) = subscriptions::next(&mut changes, &self.principal).await {
+            while let Some(uris) = changes.next().await {
                 for uri in uris {
                     // One that was not asked for is refused by the sink.
                     let _ = subscription.sink().notify_resource_updated(uri).await;
@@ -180,7 +181,7 @@ impl ServerHandler for Client {
     ) -> Result<(), ErrorData> {
         if !resources::can_change(&request.uri) {
             let message = format!(
-                "`{}` does not change; mcp://forge/sessions/list and the state and variables of sessions do.",
+                "`{}` does not change; mcp://forge/sessions/list, mcp://forge/environments/list and the state and variables of sessions do.",
                 clipped(&request.uri)
             );
             return Err(ErrorData::invalid_params(message, None));
@@ -207,33 +208,34 @@ impl ServerHandler for Client {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let arguments = request.arguments.unwrap_or_default();
-        if environments::NAMES.contains(&&*request.name) {
-            return self
-                .call_for_environments(&request.name, (arguments, request.input_responses), context)
-                .await;
-        }
-        let is_console = self.door == Door::Socket && console::is_asked_for(&context.meta);
-        let called = if request.name == tool::EXECUTE_PYTHON {
-            match ExecuteRequest::from_json(arguments) {
-                Ok(request) if is_console => self.execute_for_console(request, context).await,
-                Ok(request) => self.execute(request, context).await,
-                Err(error) => Some(Err(error)),
-            }
-        } else {
-            let called = sessions::call((&self.service, &self.principal), &request.name, arguments);
-            tokio::select! {
-                called = called => Some(called.ok_or_else(|| unknown_tool(&request.name))?),
-                () = context.ct.cancelled() => None,
-            }
-        };
-        let result = match called {
-            Some(Ok(result)) => result,
-            Some(Err(error)) if is_console => console::refusal(&error),
-            Some(Err(error)) => self.refuse(&error),
-            None => render::refuse(&"the call was cancelled"),
-        };
-        Ok(result.into())
+        let trace = trace::of(&context);
+        let span = trace::span(&request.name, &self.principal, (&context, &trace));
+        self.call(request, context, trace).instrument(span).await
+    }
+
+    async fn get_task(
+        &self,
+        request: GetTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<GetTaskResult, ErrorData> {
+        self.task(&request.task_id, &context)
+            .map(GetTaskResult::new)
+    }
+
+    async fn update_task(
+        &self,
+        request: UpdateTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.answer_task(&request.task_id, &request.input_responses, &context)
+    }
+
+    async fn cancel_task(
+        &self,
+        request: CancelTaskParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.end_task(&request.task_id).await
     }
 
     async fn list_resources(
@@ -311,10 +313,60 @@ impl Client {
         }
     }
 
+    async fn call(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+        trace: Option<TraceContext>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let arguments = request.arguments.unwrap_or_default();
+        if environments::NAMES.contains(&&*request.name) {
+            let builds = [environments::BUILD, environments::REBUILD].contains(&&*request.name);
+            if builds && request.input_responses.is_none() && tasks::are_wanted(&context) {
+                return Ok(self.build_or_task(&request.name, arguments, &context).await);
+            }
+            return self
+                .call_for_environments(&request.name, (arguments, request.input_responses), context)
+                .await;
+        }
+        let is_console = self.door == Door::Socket && console::is_asked_for(&context.meta);
+        if request.name == tool::EXECUTE_PYTHON && !is_console && tasks::are_wanted(&context) {
+            return Ok(self.execute_or_task(arguments, trace, &context).await);
+        }
+        let called = if request.name == tool::EXECUTE_PYTHON {
+            let asked = ExecuteRequest::from_json(arguments);
+            match asked.map(|request| ExecuteRequest { trace, ..request }) {
+                Ok(request) if is_console => self.execute_for_console(request, context).await,
+                Ok(request) => self.execute(request, context).await,
+                Err(error) => Some(Err(error)),
+            }
+        } else {
+            let called = sessions::call((&self.service, &self.principal), &request.name, arguments);
+            tokio::select! {
+                called = called => Some(called.ok_or_else(|| unknown_tool(&request.name))?),
+                () = context.ct.cancelled() => None,
+            }
+        };
+        let result = match called {
+            Some(Ok(result)) => result,
+            Some(Err(error)) if is_console => console::refusal(&error),
+            Some(Err(error)) => self.refuse(&error),
+            None => render::refuse(&"the call was cancelled"),
+        };
+        Ok(result.into())
+    }
+
     /// The refusal as the client may read it. Over a network nobody learns places of this machine.
     fn refuse(&self, error: &ServiceError) -> CallToolResult {
         if self.door == Door::Http && error.is_internal() {
             tracing::error!("a call failed: {error}");
+        }
+        self.refuse_quietly(error)
+    }
+
+    /// As [`Self::refuse`], for one that the log has already.
+    fn refuse_quietly(&self, error: &ServiceError) -> CallToolResult {
+        if self.door == Door::Http && error.is_internal() {
             return render::refuse(&error.in_short());
         }
         render::refuse(error)
@@ -330,53 +382,6 @@ impl Client {
                 .and_then(|parts| parts.extensions.get::<Caller>())
                 .is_some_and(|caller| caller.may(scope)),
         }
-    }
-
-    /// Tells the client when the upstreams are up, so that it lists their tools again. From
-    /// 2026-07-28 on a client asks for this itself, with `subscriptions/listen`.
-    fn announce_later(&self, context: &RequestContext<RoleServer>) {
-        let subscribes = context
-            .protocol_version()
-            .is_some_and(|version| version >= ProtocolVersion::V_2026_07_28);
-        if subscribes || self.announcing.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let (service, peer, gone) = (
-            Arc::clone(&self.service),
-            context.peer.clone(),
-            self.gone.clone(),
-        );
-        tokio::spawn(async move {
-            tokio::select! {
-                _ = service.tools(Duration::MAX) => { let _ = peer.notify_tool_list_changed().await; }
-                () = gone.cancelled() => {}
-            }
-        });
-    }
-
-    /// Tells the client of changes to what it subscribed to, until it is gone.
-    fn tell_updates(&self, context: &RequestContext<RoleServer>) {
-        if self.telling.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let mut changes = self.service.session_changes();
-        let (peer, gone) = (context.peer.clone(), self.gone.clone());
-        let principal = self.principal.clone();
-        let subscribed = Arc::clone(&self.subscribed);
-        tokio::spawn(async move {
-            let told = async {
-                while let Some(uris) = subscriptions::next(&mut changes, &principal).await {
-                    for uri in uris.into_iter().filter(|uri| subscribed.has(uri)) {
-                        let update = ResourceUpdatedNotificationParam::new(uri);
-                        let _ = peer.notify_resource_updated(update).await;
-                    }
-                }
-            };
-            tokio::select! {
-                () = told => {}
-                () = gone.cancelled() => {}
-            }
-        });
     }
 
     /// Runs code until its end, or `None` when nobody waits for it any more: dropping the
@@ -476,6 +481,8 @@ fn explain_shape(request: &CustomRequest) -> ErrorData {
         }
         "tools/call" => "`params.arguments` must be an object, for example {\"code\": \"1 + 1\"}.",
         "resources/read" => "`params.uri` must be the resource's address, a string.",
+        "tasks/get" | "tasks/cancel" => "`params.taskId` must be the task's name, a string.",
+        "tasks/update" => "`params` must have `taskId`, a string, and `inputResponses`, an object.",
         "initialize" => "`params` must have `protocolVersion`, `capabilities` and `clientInfo`.",
         "tools/list" | "resources/list" | "resources/templates/list" => {
             "`params` must be an object or left out."

@@ -12,10 +12,7 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use crate::{
-    text::printable,
-    turn::{Observer, Stream},
-};
+use crate::text::printable;
 
 /// Longest silence. Clients time out after 60 s.
 const EVERY: Duration = Duration::from_secs(8);
@@ -25,52 +22,6 @@ const AT_MOST_EVERY: Duration = Duration::from_millis(500);
 
 /// How long the last notification may hold up the answer, for a client that reads slowly.
 const LAST_SEND: Duration = Duration::from_secs(1);
-
-/// Characters of output in a notification.
-const MAX_LINE_CHARS: usize = 200;
-
-/// Hears a turn's output and keeps the newest line of it.
-#[derive(Debug)]
-pub(super) struct NewestLine {
-    /// The end of the output so far: a line that may still grow, or the last whole one.
-    line: String,
-    ended: bool,
-    newest: watch::Sender<String>,
-}
-
-impl NewestLine {
-    pub(super) fn new() -> (Self, watch::Receiver<String>) {
-        let (newest, receiver) = watch::channel(String::new());
-        (
-            Self {
-                line: String::new(),
-                ended: true,
-                newest,
-            },
-            receiver,
-        )
-    }
-}
-
-impl Observer for NewestLine {
-    fn output(&mut self, _: Stream, text: &str) {
-        for piece in text.split_inclusive('\n') {
-            let content = piece.trim_end_matches(['\n', '\r']);
-            if self.ended && !content.is_empty() {
-                self.line.clear();
-            }
-            let room = MAX_LINE_CHARS.saturating_sub(self.line.chars().count());
-            self.line.extend(content.chars().take(room));
-            self.ended = piece.ends_with('\n');
-        }
-        self.newest.send_replace(self.line.clone());
-    }
-
-    fn status(&mut self, text: &str) {
-        self.newest
-            .send_replace(text.chars().take(MAX_LINE_CHARS).collect());
-    }
-}
 
 /// Runs work while telling the client how it goes: at once, then on output, at least every few
 /// seconds. Never after the work has ended, since then its answer is on the way.
@@ -130,26 +81,4 @@ async fn notify(peer: &Peer<RoleServer>, token: ProgressToken, elapsed: Duration
     let _ = peer
         .notify_progress(ProgressNotificationParam::new(token, seconds).with_message(message))
         .await;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn newest_of(pieces: &[&str]) -> String {
-        let (mut observer, receiver) = NewestLine::new();
-        for piece in pieces {
-            observer.output(Stream::Stdout, piece);
-        }
-        receiver.borrow().clone()
-    }
-
-    #[test]
-    fn the_newest_line_is_the_last_that_says_something() {
-        assert_eq!(newest_of(&["one\ntwo\n"]), "two");
-        assert_eq!(newest_of(&["one\n", "tw", "o"]), "two");
-        assert_eq!(newest_of(&["one\n\n\n"]), "one");
-        assert_eq!(newest_of(&["one\r\ntwo\r\n", "\n"]), "two");
-        assert_eq!(newest_of(&[&"x".repeat(100_000)]).len(), MAX_LINE_CHARS);
-    }
 }

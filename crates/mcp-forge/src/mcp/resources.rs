@@ -16,7 +16,7 @@ const TOOLS: &str = "mcp://forge/tools/available";
 const SCHEMA_START: &str = "mcp://forge/tools/";
 const SCHEMA_END: &str = "/schema";
 const ENVIRONMENT: &str = "mcp://forge/environment/info";
-const ENVIRONMENTS: &str = "mcp://forge/environments/list";
+pub(super) const ENVIRONMENTS: &str = "mcp://forge/environments/list";
 const ENVIRONMENT_START: &str = "mcp://forge/environments/";
 const ENVIRONMENT_END: &str = "/info";
 const AUDIT: &str = "mcp://forge/audit/operations";
@@ -220,7 +220,7 @@ fn of_session(uri: &str) -> Option<(&str, &str)> {
 
 /// Whether a client may subscribe to an address.
 pub(super) fn can_change(uri: &str) -> bool {
-    uri == SESSIONS
+    [SESSIONS, ENVIRONMENTS].contains(&uri)
         || of_session(uri).is_some_and(|(_, what)| matches!(what, "state" | "variables"))
 }
 
@@ -312,6 +312,7 @@ mod tests {
     fn only_what_changes_can_be_subscribed_to() {
         assert!(can_change("mcp://forge/sessions/a/state"));
         assert!(can_change("mcp://forge/sessions/list"));
+        assert!(can_change("mcp://forge/environments/list"));
         for uri in [
             "mcp://forge/sessions/a/files/x",
             "mcp://forge/tools/available",

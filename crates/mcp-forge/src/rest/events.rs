@@ -14,11 +14,12 @@ use futures_util::{Stream, StreamExt, stream};
 use http::HeaderMap;
 use serde_json::json;
 
-use super::{
-    Answer, Api, execute,
-    executions::{Execution, Next},
+use super::{Answer, Api, execute, views::ExecutionView};
+use crate::{
+    identity::Caller,
+    service::{Execution, Next},
+    turn,
 };
-use crate::{identity::Caller, turn};
 
 /// How often a silent stream says that it is alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -64,7 +65,7 @@ fn told(
                 (events, Some((execution, now)))
             }
             Next::End => {
-                let data = execution.with_view(|view| json!(view).to_string());
+                let data = ExecutionView::of(&execution, |view| json!(view).to_string());
                 (vec![Event::default().event("end").data(data)], None)
             }
         })

@@ -11,10 +11,11 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, StatusCode, header::LOCATION};
 use serde_json::{Map, Value};
 
-use super::{Answer, Api, executions::Execution, json, keys::Replay, refusal};
+use super::{Answer, Api, json, keys::Replay, refusal, views::ExecutionView};
 use crate::{
     identity::{Caller, Scope},
-    service::ExecuteRequest,
+    service::{ExecuteRequest, Execution, MAX_RUNNING},
+    telemetry::TraceContext,
     turn::{Observer, Stream},
     web::{Problem, check_json, is_json, needs, read_body},
 };
@@ -32,8 +33,10 @@ pub(super) async fn execute(
     needs(&caller, Scope::Run)?;
     let waits = wait(query.as_deref())?;
     let key = idempotency_key(request.headers())?;
+    let trace = TraceContext::from_headers(request.headers());
     let (parameters, body) = read_object(&api, request).await?;
     let asked = ExecuteRequest::from_json(parameters).map_err(|error| refusal::problem(&error))?;
+    let asked = ExecuteRequest { trace, ..asked };
     let Some(key) = key else {
         return run(&api, &caller, (asked, waits)).await;
     };
@@ -77,7 +80,9 @@ pub(super) async fn show(
     id: Result<Path<String>, PathRejection>,
 ) -> Answer {
     let execution = find(&api, &caller, id)?;
-    Ok(execution.with_view(|view| json(StatusCode::OK, view)))
+    Ok(ExecutionView::of(&execution, |view| {
+        json(StatusCode::OK, view)
+    }))
 }
 
 /// `DELETE /api/v1/executions/{id}`
@@ -88,7 +93,9 @@ pub(super) async fn cancel(
 ) -> Answer {
     let execution = find(&api, &caller, id)?;
     execution.cancel().await;
-    Ok(execution.with_view(|view| json(StatusCode::OK, view)))
+    Ok(ExecutionView::of(&execution, |view| {
+        json(StatusCode::OK, view)
+    }))
 }
 
 /// The caller's execution of that name. Somebody else's is as if it were not there.
@@ -99,7 +106,7 @@ pub(super) fn find(
 ) -> Result<Arc<Execution>, Problem> {
     needs(caller, Scope::Run)?;
     let Path(id) = id.map_err(|_| Problem::bad_path())?;
-    let found = api.executions.get(&caller.principal, &id);
+    let found = api.service.executions().get(&caller.principal, &id);
     found.ok_or_else(|| {
         let detail = "There is no such execution. Those of `wait=false` are remembered for an hour after their end.";
         Problem::new(StatusCode::NOT_FOUND, detail)
@@ -108,7 +115,7 @@ pub(super) fn find(
 
 async fn run(api: &Api, caller: &Caller, (request, waits): (ExecuteRequest, bool)) -> Answer {
     // What is refused at once is refused here, with a record of who asked.
-    if waits || !api.service.accepts(&request) {
+    if waits || !api.service.accepts(&caller.principal, &request) {
         let done = api
             .service
             .execute_for(&caller.principal, request, &mut Unheard)
@@ -118,15 +125,32 @@ async fn run(api: &Api, caller: &Caller, (request, waits): (ExecuteRequest, bool
             Err(error) => Err(refusal::problem(&error)),
         };
     }
-    let execution =
-        api.executions
-            .start((&api.service, &api.background), &caller.principal, request)?;
-    let mut response = execution.with_view(|view| json(StatusCode::ACCEPTED, view));
+    let execution = start(api, caller, request)?;
+    let mut response = ExecutionView::of(&execution, |view| json(StatusCode::ACCEPTED, view));
     let address = format!("/api/v1/executions/{}", execution.id);
     if let Ok(address) = HeaderValue::from_str(&address) {
         response.headers_mut().insert(LOCATION, address);
     }
     Ok(response)
+}
+
+/// Starts an execution that nobody waits for.
+fn start(api: &Api, caller: &Caller, request: ExecuteRequest) -> Result<Arc<Execution>, Problem> {
+    let (execution, kept) = Execution::new(&api.service, &caller.principal)
+        .map_err(|error| refusal::problem(&error))?;
+    let executions = api.service.executions();
+    if !executions.keep(&execution) {
+        let detail = format!(
+            "{MAX_RUNNING} executions run or wait already; wait for their ends, or cancel some."
+        );
+        return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, detail).again_in(1));
+    }
+    let service = Arc::clone(&api.service);
+    executions.spawn(
+        &execution,
+        Arc::clone(&execution).run(service, request, kept),
+    );
+    Ok(execution)
 }
 
 /// A request's parameters, and its body as it came.

@@ -17,6 +17,7 @@ use http::{
 };
 use serde::Serialize;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::Instrument as _;
 
 mod approvals;
 mod context;
@@ -24,7 +25,6 @@ mod documents;
 mod environments;
 mod events;
 mod execute;
-mod executions;
 mod keys;
 mod openapi;
 mod operations;
@@ -32,10 +32,10 @@ mod page;
 mod refusal;
 mod sandboxes;
 mod sessions;
+mod uploads;
 mod views;
 
 use crate::{service::Service, web::Problem};
-use executions::Executions;
 use keys::Keys;
 
 /// Work that goes on when nobody waits for its answer.
@@ -51,12 +51,13 @@ impl Background {
     /// Runs it to its end, or until it is dropped because the server ends.
     fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         let stop = self.stop.clone();
-        self.tasks.spawn(async move {
+        let work = async move {
             tokio::select! {
                 () = work => {}
                 () = stop.cancelled() => {}
             }
-        });
+        };
+        self.tasks.spawn(work.in_current_span());
     }
 }
 
@@ -64,7 +65,6 @@ impl Background {
 #[derive(Debug, Clone)]
 struct Api {
     service: Arc<Service>,
-    executions: Arc<Executions>,
     keys: Arc<Keys>,
     background: Background,
 }
@@ -73,7 +73,6 @@ struct Api {
 pub(crate) fn router(service: Arc<Service>, background: Background) -> Router {
     let api = Api {
         service,
-        executions: Arc::default(),
         keys: Arc::default(),
         background,
     };
@@ -90,7 +89,12 @@ pub(crate) fn router(service: Arc<Service>, background: Background) -> Router {
             get(sessions::show).delete(sessions::delete),
         )
         .route("/api/v1/sessions/{id}/files", get(sessions::files))
-        .route("/api/v1/sessions/{id}/files/{*path}", get(sessions::file))
+        .route(
+            "/api/v1/sessions/{id}/files/{*path}",
+            get(sessions::file)
+                .put(uploads::put)
+                .delete(uploads::remove),
+        )
         .route("/api/v1/sandbox/spawn", post(sandboxes::spawn))
         .route("/api/v1/sandbox", get(sandboxes::list))
         .route(

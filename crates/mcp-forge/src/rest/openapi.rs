@@ -180,7 +180,10 @@ fn describe(
         described["parameters"] = parameters.into();
     }
     if let Some(schema) = operation.request {
-        let content = json!({"application/json": {"schema": schema(coming)}});
+        let schema = schema(coming);
+        let kind = schema.get("contentMediaType").and_then(Value::as_str);
+        let kind = kind.unwrap_or("application/json").to_owned();
+        let content = json!({kind: {"schema": schema}});
         described["requestBody"] = json!({"required": true, "content": content});
     }
     let mut answers = Map::new();
@@ -223,6 +226,7 @@ fn links(operation: &str, status: &str) -> Map<String, Value> {
 fn parameter(operation: &Operation, (name, place, meaning): &(&str, &str, &str)) -> Value {
     let is_session = operation.path.starts_with("/api/v1/sessions/");
     let schema = match *name {
+        "overwrite" => json!({"type": "boolean", "default": false}),
         "wait" => json!({"type": "boolean", "default": true}),
         "version" => json!({"type": "integer", "format": "int64"}),
         "Idempotency-Key" => json!({"type": "string", "minLength": 1, "maxLength": 255}),

@@ -1,6 +1,6 @@
 //! The operations of REST, once: from this table comes the OpenAPI document (`openapi.rs`).
 
-use schemars::{JsonSchema, Schema, SchemaGenerator};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use super::views::{
     ApprovalsView, AuditView, ExecutionView, FilesView, SandboxView, SandboxesView, SessionsView,
@@ -12,7 +12,7 @@ use crate::{
         BuildEnvironmentRequest, ContextKept, ContextRequest, ContextView, ExecuteRequest,
         ExecuteResponse, SpawnRequest,
     },
-    session::SessionState,
+    session::{FileView, SessionState},
 };
 
 /// One operation.
@@ -178,6 +178,41 @@ pub(super) const OPERATIONS: &[Operation] = &[
         request: None,
         answers: &[(200, "Its bytes.", Body::Bytes)],
         problems: &[400, 403, 404, 409, 500],
+    },
+    Operation {
+        method: "put",
+        path: "/api/v1/sessions/{id}/files/{path}",
+        id: "uploadFile",
+        summary: "Put a file into a session's /workspace, missing directories included. The body is its bytes. A session that does not live is started, as by `spawnSandbox`. What is there already is replaced only with `overwrite=true`.",
+        parameters: &[
+            SESSION,
+            ("path", "path", "Relative to /workspace."),
+            (
+                "overwrite",
+                "query",
+                "`true` replaces a file that is there.",
+            ),
+        ],
+        request: Some(bytes),
+        answers: &[
+            (200, "It was replaced.", Body::Json(schema::<FileView>)),
+            (
+                201,
+                "It is there; `Location` says where.",
+                Body::Json(schema::<FileView>),
+            ),
+        ],
+        problems: &[400, 403, 404, 408, 409, 413, 415, 429, 500, 503],
+    },
+    Operation {
+        method: "delete",
+        path: "/api/v1/sessions/{id}/files/{path}",
+        id: "removeFile",
+        summary: "Remove a file from a session's /workspace. A session that does not live is started for it.",
+        parameters: &[SESSION, ("path", "path", "Relative to /workspace.")],
+        request: None,
+        answers: &[(204, "It is gone.", Body::None)],
+        problems: &[400, 403, 404, 409, 429, 500, 503],
     },
     Operation {
         method: "post",
@@ -405,4 +440,9 @@ pub(super) const OPERATIONS: &[Operation] = &[
 
 fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
     generator.subschema_for::<T>()
+}
+
+/// A body that is no JSON: OpenAPI names its type by this.
+fn bytes(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"contentMediaType": "application/octet-stream"})
 }

@@ -9,10 +9,16 @@ use crate::{
 
 /// The answer to a refused request.
 pub(super) fn problem(error: &ServiceError) -> Problem {
-    let status = status(error);
-    let is_internal = status == StatusCode::INTERNAL_SERVER_ERROR || error.is_internal();
-    let problem = if is_internal {
+    if is_ours(error) {
         tracing::error!("a request failed: {error}");
+    }
+    quiet(error)
+}
+
+/// As [`problem`], for one that the log has already.
+pub(super) fn quiet(error: &ServiceError) -> Problem {
+    let status = status(error);
+    let problem = if is_ours(error) {
         Problem::new(status, error.in_short())
     } else {
         Problem::new(status, sentence(&error.to_string()))
@@ -30,6 +36,9 @@ pub(super) fn problem(error: &ServiceError) -> Problem {
     {
         return problem.again_in(wait_s.max(1));
     }
+    if let ServiceError::CpuQuota { wait_s, .. } = error {
+        return problem.again_in(*wait_s);
+    }
     let is_worth_trying = matches!(
         status,
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
@@ -39,6 +48,11 @@ pub(super) fn problem(error: &ServiceError) -> Problem {
     } else {
         problem
     }
+}
+
+/// Whether the log should have it, since the client is told little.
+fn is_ours(error: &ServiceError) -> bool {
+    status(error) == StatusCode::INTERNAL_SERVER_ERROR || error.is_internal()
 }
 
 fn status(error: &ServiceError) -> StatusCode {
@@ -51,7 +65,9 @@ fn status(error: &ServiceError) -> StatusCode {
         }
         ServiceError::UnknownTool(_) | ServiceError::NoContext(_) => StatusCode::NOT_FOUND,
         ServiceError::ContextVersion { .. } => StatusCode::CONFLICT,
-        ServiceError::TooManyContexts(_) => StatusCode::TOO_MANY_REQUESTS,
+        ServiceError::TooManyContexts(_)
+        | ServiceError::TooManyUploads(_)
+        | ServiceError::CpuQuota { .. } => StatusCode::TOO_MANY_REQUESTS,
         ServiceError::Busy { .. }
         | ServiceError::Launch(_)
         | ServiceError::Grant(GrantError::Unavailable { .. })
@@ -76,8 +92,13 @@ fn of_session(error: &SessionError) -> StatusCode {
         | SessionError::Ended { .. }
         | SessionError::Interrupted(_)
         | SessionError::NotForkable { .. }
+        | SessionError::FileExists { .. }
+        | SessionError::NotWritten { .. }
         | SessionError::Branch(_) => StatusCode::CONFLICT,
-        SessionError::Volumes(_) | SessionError::Documentation(_) => StatusCode::BAD_REQUEST,
+        SessionError::Volumes(_) | SessionError::Documentation(_) | SessionError::BadPath(_) => {
+            StatusCode::BAD_REQUEST
+        }
+        SessionError::TooLarge(_) | SessionError::NoRoom { .. } => StatusCode::PAYLOAD_TOO_LARGE,
         SessionError::Launch(LaunchError::Forbidden(_)) => StatusCode::FORBIDDEN,
         SessionError::Launch(_) | SessionError::Start(_) | SessionError::Audit(_) => {
             StatusCode::SERVICE_UNAVAILABLE

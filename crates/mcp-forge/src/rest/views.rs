@@ -3,15 +3,17 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::refusal;
 use crate::{
     engine::Isolation,
+    environments::Built,
     limits::LimitsView,
-    service::ExecuteResponse,
+    service::{ExecuteResponse, Execution, How, Standing},
     session::{FileView, SessionSummary},
     web::ProblemView,
 };
 
-/// An execution that was started with `wait=false`.
+/// An execution that was started with `wait=false`, or that became a task of MCP.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct ExecutionView<'a> {
     /// Its name, here and in the audit log.
@@ -24,8 +26,44 @@ pub(super) struct ExecutionView<'a> {
     pub(super) ended_at: Option<String>,
     /// How it ended, when its state is `ended`.
     pub(super) response: Option<&'a ExecuteResponse>,
+    /// What was built, when its state is `ended` and it was a build.
+    pub(super) environment: Option<&'a Built>,
     /// Why it did not run, when its state is `refused`.
     pub(super) problem: Option<ProblemView>,
+}
+
+impl ExecutionView<'_> {
+    /// What is known of an execution now.
+    pub(super) fn of<T>(execution: &Execution, show: impl FnOnce(&ExecutionView<'_>) -> T) -> T {
+        let started_at = execution.started_at.to_string();
+        execution.look(|standing, since| {
+            let mut view = ExecutionView {
+                execution_id: &execution.id,
+                state: ExecutionState::Running,
+                started_at: &started_at,
+                ended_at: None,
+                response: None,
+                environment: None,
+                problem: None,
+            };
+            let Standing::Ended(how) = standing else {
+                return show(&view);
+            };
+            view.ended_at = Some(since.to_string());
+            view.state = match how {
+                How::Ran(_) | How::Built(_) => ExecutionState::Ended,
+                How::Refused(_) => ExecutionState::Refused,
+                How::Cancelled => ExecutionState::Cancelled,
+            };
+            match how {
+                How::Ran(response) => view.response = Some(response),
+                How::Built(built) => view.environment = Some(built),
+                How::Refused(error) => view.problem = Some(refusal::quiet(error).view()),
+                How::Cancelled => {}
+            }
+            show(&view)
+        })
+    }
 }
 
 /// Where an execution stands.

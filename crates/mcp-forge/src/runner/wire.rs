@@ -66,6 +66,21 @@ pub enum Request {
         /// Bytes, at most.
         length: u64,
     },
+    /// Gives a file below `/workspace` another name in its directory, between turns. Answered by
+    /// [`Event::FileWritten`].
+    MoveFile {
+        /// As it is called now, relative to `/workspace`.
+        path: String,
+        /// Its last component from then on.
+        name: String,
+        /// Whether a file of that name goes.
+        replace: bool,
+    },
+    /// Removes a regular file below `/workspace`, between turns. Answered by [`Event::FileWritten`].
+    RemoveFile {
+        /// Relative to `/workspace`, without `..`.
+        path: String,
+    },
     /// Forks the interpreter, between turns. Control socket, standard output and error of the new
     /// session come as descriptors with this frame. Answered by [`Event::Branched`].
     Branch {},
@@ -276,13 +291,16 @@ pub enum Event {
     },
     /// Answers [`Request::Inspect`], and follows [`Event::Done`] where that was wanted.
     Inspected(Inspected),
-    /// Answers [`Request::WriteFile`].
+    /// Answers [`Request::WriteFile`], [`Request::MoveFile`] and [`Request::RemoveFile`].
     FileWritten {
         /// Echo.
         path: String,
         /// Why not, if not.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
+        /// `exists` or `missing`, if that is why a file was not moved or removed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        problem: Option<String>,
     },
     /// Answers [`Request::ReadFile`].
     FileRead {

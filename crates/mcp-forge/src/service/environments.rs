@@ -5,6 +5,8 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
+use tokio::sync::broadcast;
+use tracing::Instrument as _;
 
 use super::{
     ExecuteRequest, Service, ServiceError,
@@ -14,12 +16,13 @@ use super::{
 use crate::{
     engine::Environment,
     environments::{
-        BuildRequest, Built, EnvironmentView, EnvironmentsError, Listed, Selection, Teller,
+        BuildRequest, Built, EnvironmentView, EnvironmentsError, Listed, Owner, Selection, Teller,
     },
     names::{Principal, SessionName},
     packages::{EnvironmentName, PackageName, PythonVersion, Requirement},
     session::{DEFAULT_ENVIRONMENT, Packages},
     store::Approval,
+    telemetry::spans,
     text::quoted,
     turn::Observer,
 };
@@ -196,8 +199,16 @@ impl Service {
         teller: &Teller,
     ) -> Result<Built, ServiceError> {
         let building = self.metrics.begin_build();
-        let built = match request.check() {
-            Ok(request) => self.environments.build(principal, request, teller).await,
+        let _spending = self.spending(principal, teller);
+        let checked = request
+            .check()
+            .and_then(|request| self.may_use_cpu(principal).map(|()| request));
+        let built = match checked {
+            Ok(request) => {
+                let span = spans::build(request.name.as_str(), principal);
+                let building = self.environments.build(principal, request, teller);
+                building.instrument(span).await
+            }
             Err(error) => return building.end(Err(error)),
         };
         building.end(built.map_err(ServiceError::from))
@@ -216,7 +227,14 @@ impl Service {
     ) -> Result<Built, ServiceError> {
         let name = environment_name("name", name)?;
         let building = self.metrics.begin_build();
-        let built = self.environments.rebuild(principal, &name, teller).await;
+        let _spending = self.spending(principal, teller);
+        if let Err(error) = self.may_use_cpu(principal) {
+            return building.end(Err(error));
+        }
+        let rebuilding = self.environments.rebuild(principal, &name, teller);
+        let built = rebuilding
+            .instrument(spans::build(name.as_str(), principal))
+            .await;
         building.end(built.map_err(ServiceError::from))
     }
 
@@ -241,6 +259,11 @@ impl Service {
     ) -> Result<EnvironmentView, ServiceError> {
         let name = environment_name("name", name)?;
         Ok(self.environments.info(principal, &name).await?)
+    }
+
+    /// Hears of changes to environments from now on, everybody's: the listener chooses.
+    pub fn environment_changes(&self) -> broadcast::Receiver<Owner> {
+        self.environments.changes()
     }
 
     /// Takes an environment's name away.
@@ -340,6 +363,14 @@ impl Service {
         }))
     }
 
+    const fn spending<'a>(&'a self, principal: &'a Principal, teller: &'a Teller) -> Spending<'a> {
+        Spending {
+            service: self,
+            principal,
+            teller,
+        }
+    }
+
     async fn open_environment(
         &self,
         principal: &Principal,
@@ -347,6 +378,7 @@ impl Service {
         observer: &mut dyn Observer,
     ) -> Result<Arc<Environment>, ServiceError> {
         let (teller, mut told) = Teller::new();
+        let _spending = self.spending(principal, &teller);
         let opening = self.environments.open(principal, selection, &teller);
         let mut opening = std::pin::pin!(opening);
         loop {
@@ -359,6 +391,21 @@ impl Service {
                 }
             }
         }
+    }
+}
+
+/// A build, or an environment that may have to be built, for somebody. Dropped it is charged.
+struct Spending<'a> {
+    service: &'a Service,
+    principal: &'a Principal,
+    teller: &'a Teller,
+}
+
+impl Drop for Spending<'_> {
+    fn drop(&mut self) {
+        let took = self.teller.cpu_ms();
+        self.service.metrics.build_took(took);
+        self.service.ledger.charge(self.principal, took);
     }
 }
 

@@ -12,12 +12,19 @@ use tokio_util::{
     sync::{CancellationToken, DropGuard},
     task::TaskTracker,
 };
+use tracing::{Instrument as _, Span};
 
 mod context;
+mod cpu;
 mod environments;
+mod error;
+mod executions;
 mod fields;
+mod files;
 mod imports;
+mod ledger;
 mod metrics;
+mod newest;
 mod ready;
 mod records;
 mod request;
@@ -26,9 +33,16 @@ mod response;
 mod sessions;
 mod slots;
 mod spawn;
+mod written;
 
 pub use context::{ContextKept, ContextRequest, ContextView};
 pub use environments::{BuildEnvironmentRequest, EnvironmentDeleted};
+pub use error::ServiceError;
+pub(crate) use executions::{
+    Execution, Executions, How, Kept, MAX_RUNNING, Next, Question, REMEMBERED, Standing,
+};
+pub use files::Upload;
+pub(crate) use newest::NewestLine;
 pub use ready::Readiness;
 pub use request::{ExecuteRequest, LimitsRequest};
 pub use response::{ExecuteResponse, UsageView};
@@ -36,26 +50,29 @@ pub use sessions::{DocumentRequest, DocumentResponse, ForkResponse};
 pub use spawn::SpawnRequest;
 
 use crate::{
-    audit::{Audit, AuditError, Pending, fields},
-    bridge::{Bridge, Grant, GrantError},
+    audit::{Audit, Pending, fields},
+    bridge::{Bridge, Grant},
     config::Config,
-    engine::{
-        Engine, Environment, Guard, Isolation, LaunchError, Purpose, SandboxSpec, native::job::Jobs,
-    },
-    environments::{Environments, EnvironmentsError},
+    engine::{Engine, Environment, Guard, Isolation, Purpose, SandboxSpec, native::job::Jobs},
+    environments::Environments,
     limits::LimitsView,
     names::{Principal, SessionName},
-    policy::Violation,
-    session::{SessionError, Sessions},
+    session::Sessions,
     store::Store,
+    telemetry::spans,
     turn::{self, Observer, Report, Turn},
 };
+use ledger::{Ledger, MeteredEngine};
 use records::AuditedTools;
 use request::Checked;
 use slots::{Slot, Slots};
 
 /// Between two looks at which environments nobody uses any more.
 const TIDY_EVERY: Duration = Duration::from_hours(1);
+
+/// Between two looks at what living sandboxes have used, so that it counts for the minute in which it
+/// was used.
+const SETTLE_EVERY: Duration = Duration::from_secs(30);
 
 /// The application: one a process, shared by every front door.
 #[derive(Debug)]
@@ -67,6 +84,8 @@ pub struct Service {
     sessions: Sessions,
     environments: Environments,
     slots: Slots,
+    executions: Executions,
+    uploads: files::Uploads,
     /// Sandboxes whose turn is over and that are not gone yet.
     endings: TaskTracker,
     /// Cancelled when the service ends, or is gone.
@@ -76,145 +95,7 @@ pub struct Service {
     environment: OnceCell<Value>,
     last_probe: ready::LastProbe,
     metrics: metrics::Metrics,
-}
-
-/// A request that was not run, or could not be. What the code itself did is never an error here:
-/// it is the response's `outcome`.
-#[derive(Debug, thiserror::Error)]
-pub enum ServiceError {
-    /// A field is wrong. Nothing ran.
-    #[error("{message}")]
-    Rejected {
-        /// The field, as a path: `limits.memory`.
-        field: String,
-        /// One sentence: the field, the value, the fix.
-        message: String,
-    },
-    /// A field asks for what nobody may have. Nothing ran, and the audit log says who asked.
-    #[error("{message}")]
-    Forbidden {
-        /// The field.
-        field: String,
-        /// One sentence: the field, the value, the fix.
-        message: String,
-    },
-    /// A session could not do what it was asked; see the error for what it means.
-    #[error(transparent)]
-    Session(#[from] SessionError),
-    /// An environment could not be built or used; see the error for what it means. No code ran.
-    #[error(transparent)]
-    Environments(Box<EnvironmentsError>),
-    /// There is no such tool.
-    #[error("there is no tool `{0}`; mcp://forge/tools/available lists those that there are")]
-    UnknownTool(String),
-    /// Nothing is kept for that name.
-    #[error("there is no state for `{0}`")]
-    NoContext(String),
-    /// The kept state was written by somebody else meanwhile. It is as they left it.
-    #[error(
-        "the state of `{session_id}` has version {version} now (0: there is none); read it again, and write with that version"
-    )]
-    ContextVersion {
-        /// What it is kept for.
-        session_id: String,
-        /// The version that there is.
-        version: i64,
-    },
-    /// No further state is kept.
-    #[error("{0} states are kept already, as many as may be; remove some")]
-    TooManyContexts(i64),
-    /// Too many executions at once. Nothing ran; the same request may succeed later.
-    #[error(
-        "the server is busy: all of its sandboxes ({running}) are in use and {why}. Try again in a moment"
-    )]
-    Busy {
-        /// How many may run.
-        running: usize,
-        /// Why this one cannot wait.
-        why: String,
-    },
-    /// A tool was asked for that cannot be granted. Nothing ran.
-    #[error(transparent)]
-    Grant(#[from] GrantError),
-    /// No sandbox could be started. Nothing ran.
-    #[error(transparent)]
-    Launch(#[from] LaunchError),
-    /// The audit log could not be written or read. What it should have recorded did not run.
-    #[error(transparent)]
-    Audit(#[from] AuditError),
-    /// The kernel gave no random bytes for an execution's name. Nothing ran.
-    #[error("no random bytes from the kernel: {0}")]
-    Random(#[from] rustix::io::Errno),
-    /// A sandbox ran, but did not describe itself; asking again tries again.
-    #[error("the sandbox did not describe its environment: {0}")]
-    Environment(String),
-}
-
-impl ServiceError {
-    /// The rule of the allow-list that was hit, by a call's sandbox or by its session's.
-    const fn violation(&self) -> Option<&Violation> {
-        match self {
-            Self::Launch(LaunchError::Forbidden(violation))
-            | Self::Session(SessionError::Launch(LaunchError::Forbidden(violation))) => {
-                Some(violation)
-            }
-            _ => None,
-        }
-    }
-
-    /// Whether the caller can mend it: the same request would be refused again.
-    pub fn is_callers(&self) -> bool {
-        match self {
-            Self::Rejected { .. }
-            | Self::Forbidden { .. }
-            | Self::UnknownTool(_)
-            | Self::NoContext(_)
-            | Self::ContextVersion { .. }
-            | Self::TooManyContexts(_)
-            | Self::Grant(GrantError::Unknown { .. }) => true,
-            Self::Session(error) => error.is_callers(),
-            Self::Environments(error) => error.is_callers(),
-            _ => false,
-        }
-    }
-
-    /// Whether its text may name places of this machine: for the log, not for a network.
-    pub fn is_internal(&self) -> bool {
-        match self {
-            Self::Audit(_) | Self::Random(_) => true,
-            Self::Session(error) => matches!(
-                error,
-                SessionError::Store(_) | SessionError::Audit(_) | SessionError::Files(_)
-            ),
-            Self::Environments(error) => matches!(
-                **error,
-                EnvironmentsError::Store(_)
-                    | EnvironmentsError::Audit(_)
-                    | EnvironmentsError::Files { .. }
-                    | EnvironmentsError::Tree(_)
-                    | EnvironmentsError::Uv(_)
-            ),
-            _ => false,
-        }
-    }
-
-    /// What a network is told of an error that is [internal](Self::is_internal).
-    pub fn in_short(&self) -> &'static str {
-        match self {
-            Self::Environments(error) if matches!(**error, EnvironmentsError::Uv(_)) => {
-                "This server has no uv that it can use, so it builds nothing; its log says why."
-            }
-            _ => "The server could not do it; its log says why.",
-        }
-    }
-
-    /// The process that runs the session, if that is why this one refused.
-    pub fn elsewhere(&self) -> Option<i64> {
-        match self {
-            Self::Session(SessionError::Elsewhere { pid, .. }) => Some(*pid),
-            _ => None,
-        }
-    }
+    ledger: Arc<Ledger>,
 }
 
 impl Service {
@@ -237,6 +118,8 @@ impl Service {
         (audit, jobs): (Audit, Jobs),
     ) -> Arc<Self> {
         let slots = Slots::new(config.max_concurrent);
+        let ledger = Arc::<Ledger>::default();
+        let engine = MeteredEngine::around(engine, Arc::clone(&ledger));
         let store = Arc::new(Store::new(&config.data_dir));
         let sessions = Sessions::new(
             &config,
@@ -255,12 +138,15 @@ impl Service {
             sessions,
             environments,
             slots,
+            executions: Executions::default(),
+            uploads: files::Uploads::default(),
             endings: TaskTracker::new(),
             _ended: ending.clone().drop_guard(),
             ending,
             environment: OnceCell::new(),
             last_probe: ready::LastProbe::default(),
             metrics: metrics::Metrics::default(),
+            ledger,
         })
     }
 
@@ -283,12 +169,24 @@ impl Service {
                 }
             }
         }));
+        let (ledger, ending) = (Arc::clone(&self.ledger), self.ending.clone());
+        tokio::spawn(ending.run_until_cancelled_owned(async move {
+            let mut ticks = tokio::time::interval(SETTLE_EVERY);
+            loop {
+                ticks.tick().await;
+                if ledger.has_quotas() {
+                    ledger.settle();
+                }
+            }
+        }));
     }
 
-    /// Ends the sessions and the upstreams, and waits for the last sandboxes to be gone. Executions
-    /// are ended by dropping their futures, which the front door holds.
+    /// Ends the sessions and the upstreams, and waits for the last sandboxes to be gone. Executions that
+    /// somebody waits for are ended by dropping their futures, which the front door holds.
     pub async fn shutdown(&self) {
         self.ending.cancel();
+        self.executions.stop();
+        self.executions.idle().await;
         self.sessions.shutdown().await;
         self.endings.close();
         self.endings.wait().await;
@@ -300,6 +198,11 @@ impl Service {
     /// The limits that apply by default, and at most.
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Those executions that nobody waits for.
+    pub(crate) fn executions(&self) -> &Executions {
+        &self.executions
     }
 
     /// Runs code for the local user: in a fresh sandbox, or in a session if the request names one.
@@ -346,8 +249,8 @@ impl Service {
     }
 
     /// Whether a request would not be refused at once. Nothing is recorded.
-    pub fn accepts(&self, request: &ExecuteRequest) -> bool {
-        request::check(request.clone(), &self.config).is_ok()
+    pub fn accepts(&self, principal: &Principal, request: &ExecuteRequest) -> bool {
+        self.may_use_cpu(principal).is_ok() && request::check(request.clone(), &self.config).is_ok()
     }
 
     /// As [`Self::execute_for`]; cancelling the token interrupts a session's turn, as dropping the
@@ -375,9 +278,23 @@ impl Service {
         &self,
         (principal, id): (&Principal, String),
         request: ExecuteRequest,
+        interruptible: (&mut dyn Observer, CancellationToken),
+    ) -> Result<ExecuteResponse, ServiceError> {
+        let span = spans::execution(&id, principal, request.trace.as_ref());
+        self.execute_recorded((principal, id), request, interruptible)
+            .instrument(span)
+            .await
+    }
+
+    async fn execute_recorded(
+        &self,
+        (principal, id): (&Principal, String),
+        request: ExecuteRequest,
         (observer, interrupt): (&mut dyn Observer, CancellationToken),
     ) -> Result<ExecuteResponse, ServiceError> {
-        let checked = match request::check(request, &self.config) {
+        let checked = request::check(request, &self.config)
+            .and_then(|checked| self.may_use_cpu(principal).map(|()| checked));
+        let checked = match checked {
             Ok(checked) => checked,
             Err(refusal) => {
                 let event = match &refusal {
@@ -407,6 +324,10 @@ impl Service {
             }
         };
         running.end(&ended);
+        if let Ok(response) = &ended {
+            Span::current().record("outcome", response.outcome.as_str());
+            self.charge_unmeasured(principal, response);
+        }
         if let Err(error) = &ended
             && let Some(violation) = error.violation()
         {
@@ -433,10 +354,15 @@ impl Service {
         observer: &mut dyn Observer,
     ) -> Result<ExecuteResponse, ServiceError> {
         let environment = self.environment_for(principal, checked, observer).await?;
-        let slot = self.slots.take(principal).await?;
+        let slot = self
+            .slots
+            .take(principal)
+            .instrument(spans::queue())
+            .await?;
         self.metrics.wait(slot.waited);
-        let grant = Arc::new(self.bridge.grant(&checked.tools).await?);
-        let place = (id, slot, environment);
+        let grant = self.bridge.grant(&checked.tools).await?;
+        let grant = Arc::new(grant.traced(checked.trace.clone()));
+        let place = ((principal, id), slot, environment);
         let (report, isolation) = self.run_turn(place, checked, &grant, observer).await?;
         Ok(response::assemble(
             id.to_owned(),
@@ -450,7 +376,7 @@ impl Service {
     /// The sandbox's whole life: both ends of it are in the audit log, whichever way it ends.
     async fn run_turn(
         &self,
-        (id, slot, environment): (&str, Slot, Option<Arc<Environment>>),
+        ((principal, id), slot, environment): ((&Principal, &str), Slot, Option<Arc<Environment>>),
         checked: &Checked,
         grant: &Arc<Grant>,
         observer: &mut dyn Observer,
@@ -469,7 +395,9 @@ impl Service {
             purpose: Purpose::Turn(imports::scan(&checked.code)),
             environment,
         };
-        let sandbox = match self.engine.launch(&spec).await {
+        let launching = self.engine.launch(&spec);
+        let launching = launching.instrument(spans::sandbox(self.engine.name()));
+        let mut sandbox = match launching.await {
             Ok(sandbox) => sandbox,
             Err(error) => {
                 pending.finish(fields(
@@ -478,6 +406,7 @@ impl Service {
                 return Err(error.into());
             }
         };
+        sandbox.guard.charge_to(principal);
         let isolation = sandbox.isolation.clone();
         let turn = Turn {
             code: &checked.code,
@@ -487,6 +416,7 @@ impl Service {
                 tools: Arc::<Grant>::clone(grant),
                 audit: self.audit.clone(),
                 execution_id: id.to_owned(),
+                span: Span::current(),
             },
             observer,
             limits: &checked.limits,
@@ -494,7 +424,9 @@ impl Service {
             max_calls: self.config.bridge.max_calls,
         };
         // On the heap: a turn's state is large, and every caller's future would carry it.
-        let (report, guard) = Box::pin(turn::run(sandbox, turn)).await;
+        let (report, guard) = Box::pin(turn::run(sandbox, turn))
+            .instrument(spans::run())
+            .await;
         self.endings.spawn(end(guard, pending, slot));
         Ok((report, isolation))
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
+use tracing::{Instrument as _, Span};
 
 use super::{ExecuteResponse, ServiceError, request::Checked};
 use crate::{
@@ -12,6 +13,7 @@ use crate::{
     names::Principal,
     policy::Violation,
     runner::wire::{ToolFailure, ToolFailureKind, ToolValue},
+    telemetry::spans,
     turn::{Tools, json_size},
 };
 
@@ -68,6 +70,8 @@ pub(super) struct AuditedTools {
     pub(super) tools: Arc<dyn Tools>,
     pub(super) audit: Audit,
     pub(super) execution_id: String,
+    /// The execution's, which may run elsewhere.
+    pub(super) span: Span,
 }
 
 #[async_trait::async_trait]
@@ -91,11 +95,17 @@ impl Tools for AuditedTools {
                     "the call was refused because it could not be written to the audit log: {error}"
                 ),
             })?;
-        let answer = self.tools.call(name, arguments).await;
+        let span = spans::tool(&self.span, name);
+        let answer = self
+            .tools
+            .call(name, arguments)
+            .instrument(span.clone())
+            .await;
         let (status, response_bytes) = match &answer {
             Ok(value) => (json!("ok"), json_size(value)),
             Err(failure) => (json!(failure.kind), json_size(failure)),
         };
+        span.record("status", status.as_str());
         let ended = fields(json!({
             "tool": name,
             "status": status,
@@ -139,6 +149,7 @@ mod tests {
             tools: Arc::new(One),
             audit: audit.clone(),
             execution_id: "e1".to_owned(),
+            span: Span::none(),
         };
         let arguments = || fields(json!({"q": "secret question"}));
         tools.call("good", arguments()).await.unwrap();

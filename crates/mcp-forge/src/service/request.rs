@@ -22,6 +22,7 @@ use crate::{
     limits::Limits,
     names::SessionId,
     session::{DEFAULT_ENVIRONMENT, Volume},
+    telemetry::TraceContext,
     text::quoted,
 };
 
@@ -57,6 +58,9 @@ pub struct ExecuteRequest {
     pub environment: Option<String>,
     /// Limits other than the defaults.
     pub limits: Option<LimitsRequest>,
+    /// The trace that the request came with: beside its parameters, never among them.
+    #[schemars(skip)]
+    pub trace: Option<TraceContext>,
 }
 
 /// Limits a request asks for, each up to the operator's maximum.
@@ -108,6 +112,7 @@ impl ExecuteRequest {
                 .take("limits", "an object, for example {\"memory\": \"1g\"}")?
                 .map(LimitsRequest::from_json)
                 .transpose()?,
+            trace: None,
         };
         fields.finish("parameter")?;
         Ok(request)
@@ -136,6 +141,8 @@ impl LimitsRequest {
 pub(super) struct Checked {
     pub(super) code: String,
     pub(super) tools: Vec<String>,
+    /// What calls of tools take on.
+    pub(super) trace: Option<TraceContext>,
     pub(super) limits: Limits,
     /// None: a fresh sandbox.
     pub(super) session: Option<CheckedSession>,
@@ -176,6 +183,7 @@ pub(super) fn check(request: ExecuteRequest, config: &Config) -> Result<Checked,
     Ok(Checked {
         code: request.code,
         tools,
+        trace: request.trace,
         limits,
         session,
         environment,

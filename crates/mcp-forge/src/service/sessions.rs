@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument as _, Span};
 
 use super::{
     ExecuteResponse, Service, ServiceError,
@@ -21,6 +22,7 @@ use crate::{
     names::{Principal, SessionId, SessionName},
     session::{Answer, Changed, FileContent, SessionState, SessionSummary, SessionTurn},
     store::Documentation,
+    telemetry::spans,
     text::quoted,
     turn::Observer,
 };
@@ -142,7 +144,8 @@ impl Service {
         (observer, interrupt): (&mut dyn Observer, CancellationToken),
     ) -> Result<ExecuteResponse, ServiceError> {
         let packages = self.packages_for(name, checked, observer).await?;
-        let grant = Arc::new(self.bridge.grant(&checked.tools).await?);
+        let grant = self.bridge.grant(&checked.tools).await?;
+        let grant = Arc::new(grant.traced(checked.trace.clone()));
         let (granted, stubs) = (grant.names(), grant.stubs());
         let turn = SessionTurn {
             execution_id: id.to_owned(),
@@ -152,6 +155,7 @@ impl Service {
                 tools: grant,
                 audit: self.audit.clone(),
                 execution_id: id.to_owned(),
+                span: Span::current(),
             }),
             limits: checked.limits.clone(),
             has_own_limits: session.has_own_limits,
@@ -160,7 +164,9 @@ impl Service {
             has_own_packages: checked.has_own_environment,
             interrupt,
         };
-        let answer = Box::pin(self.sessions.turn(name, turn, observer)).await?;
+        let answer = Box::pin(self.sessions.turn(name, turn, observer))
+            .instrument(spans::session(name.id.as_str()))
+            .await?;
         let mut response = match answer {
             Answer::Ran(ran) => {
                 let applied = Checked {
@@ -286,6 +292,7 @@ impl Service {
             Some(id) => parse_session_id(id)?,
         };
         let new = named(principal, new);
+        self.may_use_cpu(principal)?;
         self.sessions.fork(&name, &new).await?;
         Ok(ForkResponse {
             success: true,

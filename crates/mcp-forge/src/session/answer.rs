@@ -74,7 +74,11 @@ pub(super) fn answer_all(
                 let _ = job.reply.send(answer());
             }
             // A dropped reply tells that there is no interpreter any more.
-            Message::Fork { .. } | Message::Flush(_) | Message::Look(_) => {}
+            Message::Fork { .. }
+            | Message::Flush(_)
+            | Message::Look(_)
+            | Message::Put(_)
+            | Message::Remove { .. } => {}
         }
     }
 }

@@ -109,6 +109,44 @@ pub enum SessionError {
         /// The system's answer.
         reason: String,
     },
+    /// That is no path below `/workspace`.
+    #[error(
+        "`{0}` is no path of a file below /workspace: it is relative, without empty parts, `.`, `..` and null bytes, each part 255 bytes at most"
+    )]
+    BadPath(String),
+    /// A file has more bytes than it may; nothing of it is there.
+    #[error("the file has more than {0}, the most that one may have")]
+    TooLarge(String),
+    /// The session's files would be more than it may have.
+    #[error(
+        "session `{id}` would have more than {what}, the most that are kept; remove some files first"
+    )]
+    NoRoom {
+        /// Its name.
+        id: SessionId,
+        /// How much it may have.
+        what: String,
+    },
+    /// There is something of that name; it is as it was.
+    #[error(
+        "session `{id}` has something called `{path}` already; say overwrite=true to replace a file"
+    )]
+    FileExists {
+        /// Its name.
+        id: SessionId,
+        /// As it was asked for.
+        path: String,
+    },
+    /// The sandbox did not take a file; nothing of it is there.
+    #[error("`{path}` cannot be written in session `{id}`: {reason}")]
+    NotWritten {
+        /// Its name.
+        id: SessionId,
+        /// As it was asked for.
+        path: String,
+        /// The runner's words.
+        reason: String,
+    },
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -136,6 +174,11 @@ impl SessionError {
                 | Self::Documentation(_)
                 | Self::NotForkable { .. }
                 | Self::NoFile { .. }
+                | Self::BadPath(_)
+                | Self::TooLarge(_)
+                | Self::NoRoom { .. }
+                | Self::FileExists { .. }
+                | Self::NotWritten { .. }
         )
     }
 }

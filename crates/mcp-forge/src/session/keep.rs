@@ -33,7 +33,7 @@ use crate::{
 const PIECE_BYTES: usize = 512 << 10;
 
 /// Time for one piece.
-const PIECE_LIMIT: Duration = Duration::from_secs(10);
+pub(super) const PIECE_LIMIT: Duration = Duration::from_secs(10);
 
 /// Time for putting files back: who waits for the first turn waits for it.
 const PUT_BACK_LIMIT: Duration = Duration::from_mins(1);
@@ -430,7 +430,7 @@ fn look(base: &Path, source: &str, most: usize) -> io::Result<(Tree, Look)> {
 }
 
 /// Writes one file of the host into the sandbox, if it has no more than `room` bytes. Returns its size.
-async fn copy_in(
+pub(super) async fn copy_in(
     resident: &mut Resident,
     file: Arc<File>,
     path: &str,
@@ -477,7 +477,7 @@ async fn copy_in(
     }
 }
 
-fn clip(mut text: String) -> String {
+pub(super) fn clip(mut text: String) -> String {
     text.truncate(text.floor_char_boundary(300));
     text
 }

@@ -21,10 +21,12 @@ mod open;
 mod registry;
 mod task;
 mod tree;
+mod uploads;
 mod view;
 mod volumes;
 
 pub use error::SessionError;
+pub use uploads::{Incoming, Placed};
 pub use view::{
     ChangesView, DEFAULT_ENVIRONMENT, Expiring, FileView, HistoryView, SessionState,
     SessionSummary, SessionView, file_uri,

@@ -168,7 +168,8 @@ impl Task {
         let spec = spec(&limits, packages.as_ref())?;
         let pending = self.begin_audit(&spec, generation, is_new, None)?;
         let started = async {
-            let sandbox = inner.engine.launch(&spec).await?;
+            let mut sandbox = inner.engine.launch(&spec).await?;
+            sandbox.guard.charge_to(&self.name.principal);
             let isolation = sandbox.isolation.clone();
             let (resident, shell) = Resident::start(sandbox, inner.settings.caps)
                 .await
@@ -355,6 +356,15 @@ pub(super) async fn list_files(
     resident: &mut Resident,
     bounds: &InspectBounds,
 ) -> Result<Vec<FileState>, ResidentError> {
+    let (files, _) = list_all_files(resident, bounds).await?;
+    Ok(files)
+}
+
+/// As [`list_files`], and how many there are more.
+pub(super) async fn list_all_files(
+    resident: &mut Resident,
+    bounds: &InspectBounds,
+) -> Result<(Vec<FileState>, u64), ResidentError> {
     let request = Request::Inspect {
         bounds: InspectBounds {
             variables: 0,
@@ -362,7 +372,10 @@ pub(super) async fn list_files(
         },
     };
     match resident.ask(&request, LIST_LIMIT).await? {
-        Event::Inspected(told) => Ok(known::bounded(told, bounds).files),
+        Event::Inspected(told) => {
+            let told = known::bounded(told, bounds);
+            Ok((told.files, told.omitted_files))
+        }
         _ => Err(ProtocolError::Unexpected.into()),
     }
 }

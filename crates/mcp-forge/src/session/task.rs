@@ -22,6 +22,7 @@ use super::{
     notes::{Note, Notes},
     open::{Live, Opened, Origin},
     registry::Inner,
+    uploads::Put,
     view::SessionView,
 };
 use crate::{
@@ -51,6 +52,11 @@ pub(super) enum Message {
     Turn(Box<Job>),
     Fork {
         new: SessionName,
+        reply: oneshot::Sender<Result<(), SessionError>>,
+    },
+    Put(Box<Put>),
+    Remove {
+        path: String,
         reply: oneshot::Sender<Result<(), SessionError>>,
     },
     /// Answered once all files are on the host.
@@ -164,6 +170,10 @@ impl Task {
             let lost = match message {
                 Message::Turn(job) => self.turn(live, notes, *job).await,
                 Message::Fork { new, reply } => self.fork(live, new, reply).await,
+                Message::Put(put) => self.put(live, notes, *put).await,
+                Message::Remove { path, reply } => {
+                    self.remove_file(live, notes, &path, reply).await
+                }
                 Message::Flush(reply) => self.flush(live, reply).await,
                 Message::Look(reply) => {
                     let lost = self.look_closely(live, notes).await;

@@ -17,6 +17,7 @@ use std::{
 use rustix::{
     fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, StatxFlags},
     io::Errno,
+    rand::{GetRandomFlags, getrandom},
 };
 
 /// Longest path, in bytes.
@@ -109,6 +110,16 @@ impl Tree {
         Ok(File::from(rustix::fs::openat2(
             &self.0, name, flags, mode, RESOLVE,
         )?))
+    }
+
+    /// Makes a file in this very directory that has no name any more: nothing has to remove it.
+    pub(super) fn nameless(&self) -> io::Result<File> {
+        let name = random_name()?;
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(0o600);
+        let file = rustix::fs::openat2(&self.0, &name, flags, mode, RESOLVE)?;
+        rustix::fs::unlinkat(&self.0, &name, AtFlags::empty())?;
+        Ok(File::from(file))
     }
 
     /// Moves a file of this very directory to a path in another tree; missing directories are made.
@@ -236,6 +247,13 @@ impl Parent<'_> {
             Self::Below(tree) => tree.0.as_fd(),
         }
     }
+}
+
+/// A name that nobody else chooses.
+pub(super) fn random_name() -> rustix::io::Result<String> {
+    let mut bytes = [0_u8; 8];
+    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    Ok(format!("{:016x}", u64::from_be_bytes(bytes)))
 }
 
 /// A piece of a file, `most` bytes at most.

@@ -16,6 +16,10 @@ use super::Problem;
 /// How long a client may take to send a body.
 const BODY_TIME: Duration = Duration::from_mins(1);
 
+/// How long a client may take for a file, and for a piece of it.
+const LONG_BODY_TIME: Duration = Duration::from_mins(10);
+const PIECE_TIME: Duration = Duration::from_secs(30);
+
 /// A body that was not read to its end.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BodyError {
@@ -25,6 +29,12 @@ pub(crate) enum BodyError {
     /// It came too slowly.
     #[error("the body did not arrive within {} s", BODY_TIME.as_secs())]
     TooSlow,
+    /// It is a file, and came too slowly.
+    #[error(
+        "nothing of the body arrived for {} s, or not all of it within {} minutes",
+        PIECE_TIME.as_secs(), LONG_BODY_TIME.as_secs() / 60
+    )]
+    Stalled,
     /// It is not what HTTP calls a body, or the client went away.
     #[error("the body could not be read")]
     Broken,
@@ -35,7 +45,7 @@ impl BodyError {
     pub(crate) fn problem(&self) -> Problem {
         let status = match self {
             Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::TooSlow => StatusCode::REQUEST_TIMEOUT,
+            Self::TooSlow | Self::Stalled => StatusCode::REQUEST_TIMEOUT,
             Self::Broken => StatusCode::BAD_REQUEST,
         };
         Problem::new(status, self.to_string()).with_header(CONNECTION, "close")
@@ -50,6 +60,40 @@ pub(crate) async fn read_body(body: Body, most: usize) -> Result<Bytes, BodyErro
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(BodyError::TooLarge(most)),
         Ok(Err(_)) => Err(BodyError::Broken),
         Err(_) => Err(BodyError::TooSlow),
+    }
+}
+
+/// A body that is read piece by piece, however long it is.
+#[derive(Debug)]
+pub(crate) struct Pieces {
+    body: Body,
+    until: tokio::time::Instant,
+}
+
+impl Pieces {
+    /// Nothing is read yet.
+    pub(crate) fn new(body: Body) -> Self {
+        let until = tokio::time::Instant::now() + LONG_BODY_TIME;
+        Self { body, until }
+    }
+
+    /// The next piece; `None` at the end.
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, BodyError> {
+        let most = tokio::time::Instant::now() + PIECE_TIME;
+        loop {
+            let frame = tokio::time::timeout_at(most.min(self.until), self.body.frame()).await;
+            match frame {
+                Err(_) => return Err(BodyError::Stalled),
+                Ok(None) => return Ok(None),
+                Ok(Some(Err(_))) => return Err(BodyError::Broken),
+                // Trailers say nothing that is wanted.
+                Ok(Some(Ok(frame))) => {
+                    if let Ok(piece) = frame.into_data() {
+                        return Ok(Some(piece));
+                    }
+                }
+            }
+        }
     }
 }
 

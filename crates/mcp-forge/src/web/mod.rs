@@ -3,5 +3,5 @@
 mod intake;
 mod problem;
 
-pub(crate) use intake::{JsonError, check_json, is_json, read_body};
+pub(crate) use intake::{JsonError, Pieces, check_json, is_json, read_body};
 pub(crate) use problem::{Problem, ProblemView, needs};

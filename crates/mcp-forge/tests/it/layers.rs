@@ -17,7 +17,7 @@ const ROWS: [&[&str]; 13] = [
     &["session", "environments"],
     &["bridge", "turn"],
     &["runner", "engine", "audit", "store", "servers"],
-    &["identity"],
+    &["identity", "telemetry"],
     &["config"],
     &["policy", "packages"],
     &["limits", "liveness", "text", "names"],

@@ -28,4 +28,5 @@ mod prompt;
 mod real_python;
 mod service;
 mod sessions;
+mod tasks;
 mod warm;

@@ -32,16 +32,20 @@ impl Client {
     /// Connects, and opens as the given protocol version does.
     pub(crate) async fn open(engine: Arc<FakeEngine>, version: &str) -> Self {
         let mut client = Self::connect(engine);
-        if version >= "2026-07-28" {
-            client.meta = meta(version);
-        } else {
-            let opened = client.request("initialize", initialize(version)).await;
-            assert_eq!(opened["result"]["protocolVersion"], version);
-            client
-                .send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}))
-                .await;
-        }
+        client.begin_as(version).await;
         client
+    }
+
+    /// Begins as the given protocol version does.
+    pub(crate) async fn begin_as(&mut self, version: &str) {
+        if version >= "2026-07-28" {
+            self.meta = meta(version);
+            return;
+        }
+        let opened = self.request("initialize", initialize(version)).await;
+        assert_eq!(opened["result"]["protocolVersion"], version);
+        self.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}))
+            .await;
     }
 
     pub(crate) fn connect(engine: Arc<FakeEngine>) -> Self {

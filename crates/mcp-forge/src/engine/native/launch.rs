@@ -12,7 +12,7 @@ use std::{
 
 use jail::{
     launch::{INTERRUPT, MAX_REPORT_BYTES, USED, frame},
-    meter::{Meter, OpenMeter},
+    meter::OpenMeter,
     spec::{Cause, JailSpec, Report, State},
 };
 use rustix::net::{
@@ -212,7 +212,7 @@ pub(super) struct LifeLine {
     /// keeper outlives its forks.
     process: Option<tokio::process::Child>,
     /// Known once the sandbox is sealed.
-    meter: Option<OpenMeter>,
+    meter: Option<Arc<OpenMeter>>,
     /// A share in the packages that are seen inside.
     _environment: Option<Arc<Environment>>,
 }
@@ -293,7 +293,7 @@ impl LifeLine {
 
     fn open_meter(&mut self, report: &Report) {
         if let Report::Entered { meter, .. } = report {
-            self.meter = meter.as_ref().map(Meter::open);
+            self.meter = meter.as_ref().map(|meter| Arc::new(meter.open()));
         }
     }
 
@@ -323,8 +323,8 @@ impl LifeLine {
     }
 
     /// Counts the first interpreter of the sandbox alone: there is a copy of it.
-    pub(super) fn narrow_meter(&mut self) {
-        if let Some(meter) = &mut self.meter {
+    pub(super) fn narrow_meter(&self) {
+        if let Some(meter) = &self.meter {
             meter.narrow();
         }
     }
@@ -359,6 +359,10 @@ impl Guard for LifeLine {
                 cpu_ms: meter.cpu_ms(),
                 memory_peak_bytes: meter.memory_peak(),
             })
+    }
+
+    fn meter(&self) -> Option<Arc<OpenMeter>> {
+        self.meter.clone()
     }
 
     async fn branch(&mut self, _: &SandboxSpec, _: &[u8]) -> Result<Box<dyn Branch>, BranchError> {

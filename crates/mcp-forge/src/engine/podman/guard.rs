@@ -20,7 +20,7 @@ pub(super) struct Container {
     pub(super) id: String,
     /// None once it is being removed.
     pub(super) link: Option<Link>,
-    pub(super) meter: Option<OpenMeter>,
+    pub(super) meter: Option<Arc<OpenMeter>>,
     /// The limit that its memory is held to.
     pub(super) memory_bytes: u64,
     pub(super) containers: Containers,
@@ -81,6 +81,10 @@ impl Guard for Container {
 
     fn usage(&self) -> Usage {
         self.measured()
+    }
+
+    fn meter(&self) -> Option<Arc<OpenMeter>> {
+        self.meter.clone()
     }
 
     async fn end(mut self: Box<Self>, patience: Duration) -> Ending {

@@ -333,7 +333,7 @@ impl Inner {
             container: Container {
                 id: id.to_owned(),
                 link: Some(link),
-                meter: meter.map(|meter| meter.open()),
+                meter: meter.map(|meter| Arc::new(meter.open())),
                 memory_bytes: limits.memory_bytes,
                 containers: containers.clone(),
                 _environment: wanted.environment.clone(),

@@ -123,6 +123,7 @@ impl OAuth {
             scopes,
             requests_per_minute,
             requests_in_flight,
+            cpu_seconds_per_hour: None,
             credential: Credential::Issued {
                 terms: Arc::clone(&self.terms),
                 until: claims.until(&self.rules),

@@ -4,6 +4,7 @@ use std::{fs, path::Path};
 
 mod answers;
 mod builds;
+mod changes;
 mod disk;
 mod engines;
 mod holes;

@@ -583,7 +583,10 @@ fn the_document_is_served_and_tells_the_truth() {
                 "{method} {path}: {} is not in the document",
                 reply.status
             );
-            let kind = reply.header("content-type").unwrap();
+            let Some(kind) = reply.header("content-type") else {
+                assert_eq!(reply.status, 204, "{method} {path}");
+                continue;
+            };
             assert!(told["content"][kind].is_object(), "{method} {path}: {kind}");
         }
     }

@@ -5,6 +5,35 @@ use crate::rows::{Row, exist, lines, row};
 
 const ROWS: &[Row] = &[
     row(
+        "H1",
+        "`..`, absolute paths, null bytes, encodings of them, long and deep names, as a file's name",
+        "400, or a file of just that name",
+        &["uploads::hostile_names_are_refused_and_nothing_is_left"],
+    ),
+    row(
+        "H1",
+        "links, FIFOs and directories of the session in the way of a file",
+        "409; a link is never followed, and replaced as a link",
+        &["uploads::links_devices_and_directories_of_the_session_are_not_written_through"],
+    ),
+    row(
+        "H3",
+        "files of no bytes, of the most and one more, without a length, with a wrong one; encodings, ranges, parts",
+        "held to the byte: 413, 415, 400; nothing is left behind",
+        &[
+            "uploads::sizes_are_held_to_the_byte_and_quotas_hold",
+            "uploads::one_principal_has_few_files_on_their_way_and_others_their_own",
+        ],
+    ),
+    row(
+        "H7",
+        "a session is deleted, or its interpreter dies, while files are put into it",
+        "a clean error; the next file starts it again",
+        &[
+            "uploads::a_session_that_ends_meanwhile_is_a_clean_error_and_one_that_ended_gets_its_files_back",
+        ],
+    ),
+    row(
         "M1",
         "another principal's session, by every tool, resource and address",
         "as one that does not exist",
@@ -25,6 +54,12 @@ const ROWS: &[Row] = &[
         ],
     ),
     row(
+        "M1",
+        "another principal's task, asked for, answered, cancelled",
+        "as one that does not exist",
+        &["tasks::a_task_outlives_its_connection_and_is_an_execution_of_its_owners"],
+    ),
+    row(
         "M3, M4",
         "names that the server made, guessed; other spellings of a name",
         "random; not found",
@@ -34,7 +69,10 @@ const ROWS: &[Row] = &[
         "M5",
         "many calls of two principals at once, each with a marker",
         "every answer has its own marker and no other",
-        &["principals::many_calls_at_once_never_cross"],
+        &[
+            "principals::many_calls_at_once_never_cross",
+            "crowd::a_thousand_calls_of_every_kind_never_cross",
+        ],
     ),
     row(
         "M6",
@@ -65,6 +103,8 @@ const ROWS: &[Row] = &[
         "429 with a time to come back; others are served",
         &[
             "principals::who_is_over_a_quota_is_told_when_to_come_back_and_harms_nobody",
+            "quotas::whoever_has_used_the_cpu_time_of_an_hour_waits_and_harms_nobody",
+            "quotas::cpu_time_that_no_answer_tells_of_is_charged",
             "environment_routes::who_builds_too_often_is_told_when_to_come_back",
             "slots::room_goes_to_whoever_has_least_of_it",
             "slots::whoever_fills_the_queue_makes_room_for_another",
@@ -196,9 +236,13 @@ const ROWS: &[Row] = &[
     ),
     row(
         "N14",
-        "streams that nobody reads",
+        "streams that nobody reads, that are left at every byte, that are asked for again and again",
         "bounded; others are served",
-        &["hostile::requests_that_never_end_and_clients_that_never_read_harm_nobody"],
+        &[
+            "hostile::requests_that_never_end_and_clients_that_never_read_harm_nobody",
+            "crowd::five_hundred_readers_and_some_who_never_read_harm_nobody",
+            "crowd::readers_that_leave_anywhere_and_come_back_all_the_time_leave_nothing",
+        ],
     ),
     row(
         "N15",
@@ -288,20 +332,47 @@ const ROWS: &[Row] = &[
             "troubles::without_an_audit_log_nothing_runs",
         ],
     ),
+    row(
+        "P10",
+        "secrets in the environment, tokens, code and the answers of upstreams; names that could break a line",
+        "neither in the log nor in spans; each line of the log is one JSON object",
+        &[
+            "logged::every_line_is_one_object_and_no_secret_is_in_any",
+            "logged::a_new_token_is_not_in_the_log",
+            "traced::one_trace_goes_from_a_request_through_the_turn_to_both_upstreams",
+        ],
+    ),
+    row(
+        "P17",
+        "limits of zero and below, values of a wrong kind, unknown keys, files that are none",
+        "the server does not start; the sentence names the file and line, or the variable, and the key",
+        &[
+            "config::error_texts",
+            "config::every_key_is_named_with_the_place_of_its_wrong_value",
+            "config::a_file_that_is_none_is_named",
+        ],
+    ),
 ];
 
 const SOURCES: &[(&str, &str)] = &[
+    ("crowd", include_str!("crowd.rs")),
     ("door", include_str!("door.rs")),
     ("environment_routes", include_str!("environment_routes.rs")),
     ("hostile", include_str!("hostile.rs")),
     ("lifecycle", include_str!("lifecycle.rs")),
+    ("logged", include_str!("logged.rs")),
     ("principals", include_str!("principals.rs")),
     ("forged", include_str!("oauth/forged.rs")),
     ("keys", include_str!("oauth/keys.rs")),
     ("metadata", include_str!("oauth/metadata.rs")),
     ("owners", include_str!("oauth/owners.rs")),
+    ("quotas", include_str!("quotas.rs")),
     ("rest", include_str!("rest.rs")),
+    ("tasks", include_str!("tasks.rs")),
+    ("traced", include_str!("traced.rs")),
     ("troubles", include_str!("troubles.rs")),
+    ("uploads", include_str!("uploads.rs")),
+    ("config", include_str!("../../../src/config/tests.rs")),
     ("bridge", include_str!("../bridge/mod.rs")),
     ("audit", include_str!("../../../src/audit/tests.rs")),
     ("handshakes", include_str!("../../../src/mcp/handshakes.rs")),

@@ -113,8 +113,9 @@ impl Served {
             let line = line.unwrap();
             said.push_str(&line);
             said.push('\n');
-            if let Some(url) = line.strip_prefix("Listening at ") {
-                break url.to_owned();
+            if let Some((_, url)) = line.split_once("Listening at ") {
+                // In a line of JSON it is a text.
+                break url.trim_end_matches("\"}").to_owned();
             }
         };
         let said = Arc::new(Mutex::new(said));

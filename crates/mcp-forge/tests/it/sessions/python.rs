@@ -113,7 +113,11 @@ impl Python {
                     file.0.extend(STANDARD.decode(data).unwrap());
                     file.1 = clock;
                     self.runner
-                        .send(&Event::FileWritten { path, error: None })
+                        .send(&Event::FileWritten {
+                            path,
+                            error: None,
+                            problem: None,
+                        })
                         .await;
                 }
                 Request::ReadFile {
@@ -125,6 +129,9 @@ impl Python {
                     self.runner.send(&answer).await;
                 }
                 Request::ToolResult { .. } => {}
+                Request::MoveFile { .. } | Request::RemoveFile { .. } => {
+                    panic!("files are put into real sandboxes only")
+                }
                 Request::Branch {} => panic!("the fake engine gives descriptors its own way"),
             }
         }

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use jail::spec::GATEWAY_PORT;
+use jail::{meter::OpenMeter, spec::GATEWAY_PORT};
 use rustix::fs::{Mode, OFlags};
 use tokio::{net::TcpListener, sync::Mutex, time::Instant};
 
@@ -288,6 +288,11 @@ impl JobControl {
     /// What it has used so far.
     pub fn usage(&self) -> Usage {
         self.keeper.usage()
+    }
+
+    /// What reads its use from elsewhere while it runs.
+    pub fn meter(&self) -> Option<Arc<OpenMeter>> {
+        self.keeper.meter()
     }
 
     /// Waits for the job's end, which comes with its limits at the latest; nothing of it is left then.

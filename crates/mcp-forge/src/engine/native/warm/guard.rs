@@ -7,7 +7,10 @@ use std::{
     time::Duration,
 };
 
-use jail::spec::{CopySpec, JailLimits, KeeperRequest};
+use jail::{
+    meter::OpenMeter,
+    spec::{CopySpec, JailLimits, KeeperRequest},
+};
 use tokio::sync::Notify;
 
 use super::zygote::{Streams, Zygote};
@@ -58,6 +61,10 @@ impl Guard for ForkGuard {
 
     fn usage(&self) -> Usage {
         self.line.usage()
+    }
+
+    fn meter(&self) -> Option<Arc<OpenMeter>> {
+        self.line.meter()
     }
 
     async fn branch(

@@ -182,12 +182,7 @@ pub(super) struct Issuer {
 impl Issuer {
     /// With these keys, all published.
     pub(super) fn with(keys: Vec<Key>) -> Self {
-        Self::at("127.0.0.1:0".parse().unwrap(), keys)
-    }
-
-    /// The same at an address.
-    pub(super) fn at(address: SocketAddr, keys: Vec<Key>) -> Self {
-        let listener = TcpListener::bind(address).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let published: Vec<Value> = keys.iter().map(Key::public).collect();
         let answer = Arc::new(Mutex::new(Answer::Keys(set_of(&published))));

@@ -3,7 +3,6 @@
 use std::{
     fs,
     io::{BufRead, BufReader},
-    net::{SocketAddr, TcpListener},
     process::{Command, Stdio},
     thread,
     time::Instant,
@@ -54,24 +53,15 @@ fn keys_that_are_old_are_read_again_though_nobody_asks() {
 
 #[test]
 fn an_issuer_that_is_down_at_the_start_shuts_its_own_tokens_out_and_nobody_elses() {
-    // An address at which nobody listens yet.
-    let address: SocketAddr = {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        listener.local_addr().unwrap()
-    };
-    let entry = format!(
-        "      one: {{issuer: \"http://{address}\", jwks_url: \"http://{address}/jwks\"}}\n"
-    );
-    let served = serve_with(&entry, "    jwks_min_interval: 1\n");
+    let issuer = Issuer::new();
+    issuer.answer(Answer::Nothing);
+    let served = serve(&[("one", &issuer)], "    jwks_min_interval: 1\n");
     let ready = readiness(&served);
     assert_eq!(
         (&ready["status"], &ready["checks"]["issuers"]),
         (&json!("ready"), &json!("degraded"))
     );
-    let key = Key::p256("first");
-    let claims = json!({"iss": format!("http://{address}"), "aud": super::RESOURCE, "sub": "ada",
-        "scope": "mcp:run", "exp": super::now() + 300});
-    let valid = key.token(&key.header(), &claims);
+    let valid = issuer.token(&json!({}));
     let refused = ask(&served, &valid);
     assert_eq!(refused.status, 503, "{refused:?}");
     assert!(refused.header("retry-after").is_some(), "{refused:?}");
@@ -79,7 +69,7 @@ fn an_issuer_that_is_down_at_the_start_shuts_its_own_tokens_out_and_nobody_elses
     let stranger = Issuer::new();
     assert_eq!(ask(&served, &stranger.token(&json!({}))).status, 401);
 
-    let _issuer = Issuer::at(address, vec![key]);
+    issuer.publish(&[issuer.key()]);
     await_that("its keys are read", || {
         readiness(&served)["checks"]["issuers"] == "ok"
     });
@@ -89,7 +79,7 @@ fn an_issuer_that_is_down_at_the_start_shuts_its_own_tokens_out_and_nobody_elses
 #[test]
 fn keys_outlive_their_issuer_for_a_time() {
     let issuer = Issuer::new();
-    let more = "    jwks_min_interval: 1\n    jwks_max_age: 1\n    jwks_max_stale: 8\n";
+    let more = "    jwks_min_interval: 1\n    jwks_max_age: 1\n    jwks_max_stale: 20\n";
     let served = serve(&[("one", &issuer)], more);
     let valid = issuer.token(&json!({}));
     assert_eq!(ask(&served, &valid).status, 200);

@@ -9,7 +9,7 @@ mod owners;
 use serde_json::Value;
 
 use super::served::{Reply, Served, token};
-use issuer::{Issuer, now};
+use issuer::Issuer;
 
 /// What the tests' services are called; nobody looks it up.
 const RESOURCE: &str = "https://forge.example/mcp";

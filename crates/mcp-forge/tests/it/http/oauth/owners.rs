@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::{
     Served, ask, await_that, get,
-    issuer::{Issuer, Key},
-    now, serve, serve_with, token,
+    issuer::{Issuer, Key, now},
+    serve, serve_with, token,
 };
 use crate::http::served::{PATIENCE, Reply, initialize, modern_meta};
 
@@ -97,7 +97,7 @@ fn a_name_is_another_principal_for_each_issuer_and_for_the_file() {
 fn a_token_that_expires_in_the_middle_of_a_session_opens_nothing_more() {
     let issuer = Issuer::new();
     let served = serve(&[("one", &issuer)], "    leeway: 0\n");
-    let short = issuer.token(&json!({"exp": now() + 5}));
+    let short = issuer.token(&json!({"exp": now() + 10}));
     let opened = post(&served, &short, &[], &initialize("2025-11-25"));
     let session = format!(
         "Mcp-Session-Id: {}",
@@ -131,7 +131,7 @@ fn a_token_that_expires_in_the_middle_of_a_session_opens_nothing_more() {
 fn a_stream_without_an_end_ends_with_the_token_that_opened_it() {
     let issuer = Issuer::new();
     let served = serve(&[("one", &issuer)], "    leeway: 0\n");
-    let short = issuer.token(&json!({"exp": now() + 4}));
+    let short = issuer.token(&json!({"exp": now() + 8}));
     let opened = post(&served, &short, &[], &initialize("2025-11-25"));
     let session = format!(
         "Mcp-Session-Id: {}",
