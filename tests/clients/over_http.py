@@ -22,17 +22,17 @@ class Served:
 
     @classmethod
     @asynccontextmanager
-    async def start(cls, forge: Forge):
+    async def start(cls, forge: Forge, name: str = "http", port: int = 0, **more):
         # Of many clients at once none is to hear that the server is busy.
-        sections = held_back() | {"execution": {"max_concurrent": 20}}
-        program, *arguments = forge.command("http", forge.own_upstreams("meeting"), sections)
+        sections = held_back() | {"execution": {"max_concurrent": 20}} | more
+        program, *arguments = forge.command(name, forge.own_upstreams("meeting"), sections)
         process = await asyncio.create_subprocess_exec(
             program,
             *arguments,
             "--http",
-            "127.0.0.1:0",
+            f"127.0.0.1:{port}",
             "--data-dir",
-            str(forge.directory / "http-data"),
+            str(forge.directory / f"{name}-data"),
             stderr=asyncio.subprocess.PIPE,
             env=forge.environment,
         )

@@ -27,6 +27,7 @@ from harness import (
 )
 
 from environments import run_environments
+from oauth import run_oauth
 from over_http import run_http
 from sessions import run_sessions
 
@@ -58,6 +59,7 @@ async def main() -> int:
         await run_sessions(checks, forge)
         await run_environments(checks, forge)
         await run_http(checks, forge)
+        await run_oauth(checks, forge)
         await checks.run("kill -9 in the middle of 20 turns leaves no process", check_killed_server, forge)
         await long_turn
     return checks.finish()

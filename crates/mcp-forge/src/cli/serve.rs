@@ -9,7 +9,7 @@ use std::{
 use crate::{
     config::{Config, EngineKind, LogFormat},
     http::{self, Bound, HttpError},
-    identity::{NewToken, Tokens},
+    identity::{Credentials, NewToken, OAuth, Tokens},
     mcp,
     servers::{Listening, ServerKind, Servers, ServersError},
     telemetry,
@@ -88,11 +88,15 @@ async fn serve_http(config: Config, address: Option<&str>) -> Result<Exit, CliEr
     let bound = Bound::listen(&config.server, address).await?;
     config.create_data_dir()?;
     let (tokens, made) = open_tokens(&config)?;
+    let oauth = match &config.server.oauth {
+        Some(oauth) => Some(OAuth::open(oauth).await.map_err(HttpError::from)?),
+        None => None,
+    };
     let service = service(config)?;
     let listening = listen_for_commands(service.config());
     let is_log_json = service.config().telemetry.log_format == LogFormat::Json;
     greet(&bound, made.as_ref(), is_log_json)?;
-    http::serve(service, bound, tokens, listening).await?;
+    http::serve(service, bound, Credentials { tokens, oauth }, listening).await?;
     Ok(Exit::Success)
 }
 

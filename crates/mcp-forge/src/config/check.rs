@@ -7,7 +7,7 @@ use crate::limits::Limits;
 use super::{
     Backend, BridgeLimits, Config, ContainersConfig, EngineKind, Images, LogFormat, NativeConfig,
     OutputCaps, Profile, Rootfs, ServerConfig, SessionsConfig, TelemetryConfig, TlsFiles,
-    VolumesConfig, environments, error::ConfigError, later::Later, read::Reader, upstreams,
+    VolumesConfig, environments, error::ConfigError, later::Later, oauth, read::Reader, upstreams,
 };
 
 /// Builds the configuration; returns it with the warnings that its values deserve.
@@ -149,6 +149,7 @@ fn server(reader: &Reader<'_>) -> Result<ServerConfig, ConfigError> {
         host: reader.text("server.host").unwrap_or_default(),
         port: reader.number("server.port")?,
         tokens: reader.path("server.tokens"),
+        oauth: oauth::read(reader)?,
         tls,
         plaintext: reader.flag("server.plaintext"),
         allowed_hosts: reader.texts("server.allowed_hosts"),

@@ -2,6 +2,8 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use super::OAuthConfig;
+
 /// `server`: where `serve --http` listens, whom it lets in, what a client may take.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerConfig {
@@ -11,6 +13,8 @@ pub struct ServerConfig {
     pub port: u16,
     /// The file of tokens; `None` is `tokens.yaml` in the data directory, which is made.
     pub tokens: Option<PathBuf>,
+    /// Tokens that others issue; `None` if nobody does.
+    pub oauth: Option<OAuthConfig>,
     /// The certificate and its key.
     pub tls: Option<TlsFiles>,
     /// Whether other machines may be served without TLS.

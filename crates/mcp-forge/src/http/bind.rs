@@ -118,6 +118,13 @@ fn hosts(config: &ServerConfig, host: &str, address: IpAddr) -> Hosts {
             .iter()
             .map(|name| name.to_ascii_lowercase()),
     );
+    // Clients come by the name that their tokens are for.
+    let resource = config.oauth.as_ref().map(|oauth| &oauth.resource_url);
+    names.extend(
+        resource
+            .and_then(|url| url.domain())
+            .map(str::to_ascii_lowercase),
+    );
     let mut addresses = BTreeSet::from([address]);
     if is_of_this_machine(address) {
         addresses.extend([IpAddr::from([127, 0, 0, 1]), Ipv6Addr::LOCALHOST.into()]);

@@ -13,15 +13,21 @@ use axum::{
 };
 use http::{
     HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri,
-    header::{AUTHORIZATION, CONNECTION, HOST, ORIGIN, TRANSFER_ENCODING, WWW_AUTHENTICATE},
+    header::{AUTHORIZATION, CONNECTION, HOST, ORIGIN, TRANSFER_ENCODING},
     uri::Authority,
 };
 
-use super::{Caller, Problem, Scope, Tokens};
-use crate::web::needs;
+use super::{Caller, Problem, Scope};
+use crate::{
+    identity::{Credentials, NotLetIn, Refusal, Terms},
+    web::needs,
+};
 
 /// What anybody may ask who can connect. It tells nothing of what the server does.
 const PUBLIC: [&str; 3] = ["/health", "/livez", "/readyz"];
+
+/// After so many seconds a token is worth showing again whose issuer did not answer.
+const ISSUER_PAUSE: u64 = 10;
 
 /// By which names requests may call the server.
 #[derive(Debug, Clone)]
@@ -38,18 +44,18 @@ pub(super) struct Hosts {
 pub(super) struct Gate {
     hosts: Hosts,
     origins: BTreeSet<String>,
-    tokens: Tokens,
+    credentials: Arc<Credentials>,
 }
 
 impl Gate {
-    pub(super) fn new(hosts: Hosts, origins: &[String], tokens: Tokens) -> Self {
+    pub(super) fn new(hosts: Hosts, origins: &[String], credentials: Arc<Credentials>) -> Self {
         Self {
             hosts,
             origins: origins
                 .iter()
                 .map(|origin| origin.to_ascii_lowercase())
                 .collect(),
-            tokens,
+            credentials,
         }
     }
 }
@@ -60,17 +66,12 @@ pub(super) async fn pass(
     mut request: Request<Body>,
     next: Next,
 ) -> Response {
-    let checked = gate.check_headers(request.uri(), request.headers());
-    let admitted = checked.and_then(|()| {
-        if PUBLIC.contains(&request.uri().path()) {
-            return Ok(());
+    match gate.admit(request.uri(), request.headers()).await {
+        Ok(Some(caller)) => {
+            request.extensions_mut().insert(caller);
         }
-        let caller = gate.identify(request.headers())?;
-        request.extensions_mut().insert(caller);
-        Ok(())
-    });
-    if let Err(refused) = admitted {
-        return refused.into_response();
+        Ok(None) => {}
+        Err(refused) => return refused.into_response(),
     }
     // Nothing behind the gate needs it, and what is not there ends in no log.
     request.headers_mut().remove(AUTHORIZATION);
@@ -97,7 +98,26 @@ pub(super) fn caller(request: &Request<Body>, scope: Scope) -> Result<Caller, Pr
 }
 
 impl Gate {
-    fn check_headers(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
+    /// Who sent a request that may pass; nobody, where anybody may ask.
+    async fn admit(&self, uri: &Uri, headers: &HeaderMap) -> Result<Option<Caller>, Problem> {
+        let host = self.check_host(uri, headers)?;
+        // Where tokens are had is told to any page: it is for clients that have none yet.
+        if self.terms().is_some_and(|terms| terms.are_at(uri.path())) {
+            return Ok(None);
+        }
+        self.check_origin(headers, &host)?;
+        if PUBLIC.contains(&uri.path()) {
+            return Ok(None);
+        }
+        self.identify(headers).await.map(Some)
+    }
+
+    fn terms(&self) -> Option<&Terms> {
+        let oauth = self.credentials.oauth.as_ref()?;
+        Some(oauth.terms())
+    }
+
+    fn check_host(&self, uri: &Uri, headers: &HeaderMap) -> Result<Authority, Problem> {
         let bad = |detail: &str| Problem::new(StatusCode::BAD_REQUEST, detail);
         let host = single(headers, &HOST)
             .ok_or_else(|| bad("A request has one Host header."))?
@@ -113,7 +133,11 @@ impl Gate {
             let detail = "The server may not be called by the name in the Host header; server.allowed_hosts lists further names.";
             return Err(Problem::new(StatusCode::FORBIDDEN, detail));
         }
-        if headers.contains_key(ORIGIN) && !self.is_allowed_origin(headers, &host) {
+        Ok(host)
+    }
+
+    fn check_origin(&self, headers: &HeaderMap, host: &Authority) -> Result<(), Problem> {
+        if headers.contains_key(ORIGIN) && !self.is_allowed_origin(headers, host) {
             let detail = "The web page in the Origin header may not call this server; server.allowed_origins lists those that may.";
             return Err(Problem::new(StatusCode::FORBIDDEN, detail));
         }
@@ -132,24 +156,41 @@ impl Gate {
                 .any(|scheme| origin.strip_prefix(scheme) == Some(&own))
     }
 
-    fn identify(&self, headers: &HeaderMap) -> Result<Caller, Problem> {
+    async fn identify(&self, headers: &HeaderMap) -> Result<Caller, Problem> {
         let Some(token) = single(headers, &AUTHORIZATION).and_then(bearer) else {
-            return Err(unknown());
+            let challenge = self.terms().map(Terms::challenge);
+            return Err(no_token().with_challenge(challenge.as_deref().unwrap_or("Bearer")));
         };
-        match self.tokens.caller(token) {
-            Ok(Some(caller)) => Ok(caller),
-            Ok(None) => {
-                let detail = "The token is none that this server knows.";
-                let challenge = r#"Bearer error="invalid_token""#;
-                Err(Problem::new(StatusCode::UNAUTHORIZED, detail)
-                    .with_header(WWW_AUTHENTICATE, challenge))
-            }
-            Err(error) => {
+        self.credentials
+            .caller(token)
+            .await
+            .map_err(|not_let_in| self.refused(&not_let_in))
+    }
+
+    fn refused(&self, not_let_in: &NotLetIn) -> Problem {
+        match not_let_in {
+            NotLetIn::Tokens(error) => {
                 tracing::error!("nobody is let in: {error}");
                 let detail = "The server cannot read its tokens; its log says why.";
-                Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail))
+                Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+            }
+            NotLetIn::Refused(Refusal::NoKeys) => {
+                let detail = "The server has no keys of this token's issuer now, so it cannot tell whether it is valid; its log says why.";
+                Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).again_in(ISSUER_PAUSE)
+            }
+            NotLetIn::Unknown => self.invalid("The token is none that this server knows."),
+            NotLetIn::Refused(Refusal::Invalid(reason)) => {
+                self.invalid(&format!("The access token is refused: {reason}."))
             }
         }
+    }
+
+    fn invalid(&self, detail: &str) -> Problem {
+        let challenge = self.terms().map(Terms::invalid);
+        let challenge = challenge
+            .as_deref()
+            .unwrap_or(r#"Bearer error="invalid_token""#);
+        Problem::new(StatusCode::UNAUTHORIZED, detail).with_challenge(challenge)
     }
 }
 
@@ -171,9 +212,14 @@ impl Hosts {
     }
 }
 
+/// What is said where the gate has let somebody pass without a token, which it does not.
 pub(super) fn unknown() -> Problem {
+    no_token().with_challenge("Bearer")
+}
+
+fn no_token() -> Problem {
     let detail = "A request shows its token: `Authorization: Bearer TOKEN`. The server prints one at its first start.";
-    Problem::new(StatusCode::UNAUTHORIZED, detail).with_header(WWW_AUTHENTICATE, "Bearer")
+    Problem::new(StatusCode::UNAUTHORIZED, detail)
 }
 
 /// A header that is there exactly once, and is text.

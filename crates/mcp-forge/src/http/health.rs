@@ -32,7 +32,7 @@ pub(super) async fn ready(State(shared): State<Shared>) -> Response {
     let is_draining = shared.draining.is_cancelled();
     let is_ready = readiness.is_ready() && !is_draining;
     let word = |good: bool| if good { "ok" } else { "failed" };
-    let body = json!({
+    let mut body = json!({
         "status": if is_draining { "ending" } else if is_ready { "ready" } else { "not ready" },
         "checks": {
             "engine": word(readiness.engine),
@@ -42,6 +42,15 @@ pub(super) async fn ready(State(shared): State<Shared>) -> Response {
             "upstreams": if readiness.upstreams { "ok" } else { "degraded" },
         },
     });
+    if let Some(oauth) = &shared.credentials.oauth {
+        // Whoever has a token of the file is served without them.
+        let word = if oauth.has_all_keys() {
+            "ok"
+        } else {
+            "degraded"
+        };
+        body["checks"]["issuers"] = word.into();
+    }
     let status = if is_ready {
         StatusCode::OK
     } else {

@@ -2,7 +2,13 @@
 //!
 //! What is answered is decided by the doors behind it; here is nothing but the way to them.
 
-use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use axum::{
     Router,
@@ -12,6 +18,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{any, get},
 };
+use futures_util::StreamExt;
 use http::{Request, StatusCode, header::CONTENT_TYPE};
 use http_body_util::BodyExt;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -25,13 +32,14 @@ mod bind;
 mod connections;
 mod gate;
 mod health;
+mod metadata;
 mod quotas;
 mod tls;
 
 pub use bind::Bound;
 
 use crate::{
-    identity::{Caller, Scope, Tokens, TokensError},
+    identity::{Caller, Credential, Credentials, JwksError, Scope, TokensError},
     mcp::{self, Endpoint},
     rest,
     servers::Listening,
@@ -88,6 +96,9 @@ pub enum HttpError {
     /// The tokens cannot be read or made.
     #[error(transparent)]
     Tokens(#[from] TokensError),
+    /// The keys of those who issue tokens cannot be read.
+    #[error(transparent)]
+    Jwks(#[from] JwksError),
     /// The signals that end the server could not be watched.
     #[error("signals cannot be watched: {0}")]
     Signals(io::Error),
@@ -99,6 +110,7 @@ struct Shared {
     service: Arc<Service>,
     mcp: Arc<Endpoint>,
     quotas: Arc<Quotas>,
+    credentials: Arc<Credentials>,
     /// Requests whose answer has an end and has not ended.
     work: TaskTracker,
     /// Cancelled when nobody new is let in.
@@ -116,7 +128,7 @@ struct Shared {
 pub async fn serve(
     service: Arc<Service>,
     bound: Bound,
-    tokens: Tokens,
+    credentials: Credentials,
     socket: Option<Listening>,
 ) -> Result<(), HttpError> {
     let mut signals = Signals::watch().map_err(HttpError::Signals)?;
@@ -125,6 +137,7 @@ pub async fn serve(
         mcp: Arc::new(Endpoint::new(Arc::clone(&service), stop.clone())),
         service: Arc::clone(&service),
         quotas: Arc::new(Quotas::new(&service.config().server)),
+        credentials: Arc::new(credentials),
         work: TaskTracker::new(),
         draining: CancellationToken::new(),
     };
@@ -141,7 +154,7 @@ pub async fn serve(
     let gate = Arc::new(Gate::new(
         bound.hosts.clone(),
         &server.allowed_origins,
-        tokens,
+        Arc::clone(&shared.credentials),
     ));
     let connections = Connections::new(
         router(&shared, gate, stop.clone()),
@@ -196,6 +209,8 @@ fn public(shared: &Shared) -> Router {
         .route("/health", get(health::health))
         .route("/livez", get(health::live))
         .route("/readyz", get(health::ready))
+        .route(metadata::ROOT, metadata::methods())
+        .route(metadata::BELOW, metadata::methods())
         .with_state(shared.clone())
 }
 
@@ -251,7 +266,10 @@ async fn admit(State(shared): State<Shared>, mut request: Request<Body>, next: N
         return response;
     }
     match shared.quotas.open_stream(&caller) {
-        Ok(stream) => until_its_end(response, (None, stream, span)),
+        Ok(stream) => {
+            let response = until_its_token_is_over(response, &caller);
+            until_its_end(response, (None, stream, span))
+        }
         Err(refused) => refused.into_response(),
     }
 }
@@ -270,6 +288,22 @@ fn span(request: &mut Request<Body>, caller: &Caller) -> Span {
         request.extensions_mut().insert(RequestSpan(span.clone()));
     }
     span
+}
+
+/// The response, whose stream ends with the token that opened it: what has no end of its own would
+/// tell for ever what its caller may not ask any more.
+fn until_its_token_is_over(response: Response, caller: &Caller) -> Response {
+    let Credential::Issued {
+        until: Some(until), ..
+    } = caller.credential
+    else {
+        return response;
+    };
+    let left = until.duration_since(SystemTime::now()).unwrap_or_default();
+    response.map(|body| {
+        let frames = body.into_data_stream();
+        Body::from_stream(frames.take_until(tokio::time::sleep(left)))
+    })
 }
 
 /// The response, which counts until its body is sent or nobody wants it any more.

@@ -8,6 +8,7 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use http::StatusCode;
@@ -22,7 +23,14 @@ const MAX_STREAMS: usize = 200;
 /// Seconds of quota that may be used in one go.
 const BURST: f64 = 10.0;
 
-/// The accounts of all principals. There are no more than tokens in the file.
+/// After so long every rate is whole again, however slow.
+const WHOLE_AGAIN: Duration = Duration::from_mins(1);
+
+/// So many accounts are kept whether they are used or not.
+const KEPT_ACCOUNTS: usize = 1_000;
+
+/// The accounts of all principals. Issuers of tokens may name any number of them, so those go that
+/// nobody has used for a while: they would begin as they are.
 #[derive(Debug)]
 pub(super) struct Quotas {
     per_minute: u32,
@@ -93,6 +101,10 @@ impl Quotas {
 
     fn account(&self, principal: &Principal) -> Arc<Account> {
         let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        // Only before it would grow, which is when there are twice as many: to look at all is work.
+        if accounts.len() >= KEPT_ACCOUNTS && accounts.len() == accounts.capacity() {
+            accounts.retain(|_, account| Arc::strong_count(account) > 1 || account.is_used());
+        }
         let account = accounts.entry(principal.clone()).or_insert_with(|| {
             Arc::new(Account {
                 bucket: Mutex::new(Bucket {
@@ -128,6 +140,14 @@ impl Account {
         )]
         Err(seconds.clamp(1.0, 60.0) as u64)
     }
+
+    /// Whether it is another than a new one: something runs, or its rate is not whole again.
+    fn is_used(&self) -> bool {
+        let bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
+        bucket.counted.elapsed() < WHOLE_AGAIN
+            || self.in_flight.load(Ordering::Relaxed) > 0
+            || self.streams.load(Ordering::Relaxed) > 0
+    }
 }
 
 fn count(counter: &Arc<AtomicUsize>, most: usize) -> Option<Counted> {
@@ -145,7 +165,7 @@ fn too_many(detail: String, seconds: u64) -> Problem {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeSet, time::Duration};
+    use std::collections::BTreeSet;
 
     use axum::response::IntoResponse;
 
@@ -158,6 +178,7 @@ mod tests {
             requests_per_minute,
             requests_in_flight: None,
             cpu_seconds_per_hour: None,
+            credential: crate::identity::Credential::Listed,
         }
     }
 
@@ -197,5 +218,27 @@ mod tests {
         assert!(quotas.admit(&caller("bob", None)).is_ok());
         drop(first);
         assert!(quotas.admit(&ada).is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn accounts_that_nobody_uses_are_forgotten_and_others_never() {
+        let quotas = quotas();
+        let busy = caller("busy", None);
+        let _running = quotas.admit(&busy).unwrap();
+        let size = || quotas.accounts.lock().unwrap().len();
+        let mut most = 0;
+        for number in 0..50_000 {
+            // A hundred a second, one request each.
+            drop(quotas.admit(&caller(&number.to_string(), None)).unwrap());
+            tokio::time::advance(Duration::from_millis(10)).await;
+            most = most.max(size());
+        }
+        // Those of a minute and as many more, twice for the room that a map takes.
+        assert!(most < 4 * 6_000, "{most}");
+        let accounts = quotas.accounts.lock().unwrap();
+        assert_eq!(
+            accounts[&busy.principal].in_flight.load(Ordering::Relaxed),
+            1
+        );
     }
 }

@@ -1,4 +1,5 @@
 //! Who may come in over a network: tokens, what each is good for, and the file that lists them.
+//! Those that others issue are in `oauth/`.
 //!
 //! The file holds hashes only. It is looked at again whenever it changed, so that a token which was
 //! taken out of it is refused at its next use.
@@ -12,6 +13,7 @@ use std::{
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::{Arc, PoisonError, RwLock},
+    time::SystemTime,
 };
 
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -21,8 +23,13 @@ use subtle::ConstantTimeEq;
 
 use crate::names::Principal;
 
+mod credentials;
+mod oauth;
 #[cfg(test)]
 mod tests;
+
+pub use credentials::{Credentials, NotLetIn};
+pub use oauth::{JwksError, OAuth, Refusal, Terms};
 
 /// Largest file of tokens, and the most that it may list.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -60,6 +67,22 @@ pub struct Caller {
     pub requests_in_flight: Option<usize>,
     /// CPU seconds in an hour, where it is another number than the server's.
     pub cpu_seconds_per_hour: Option<u32>,
+    /// What was shown.
+    pub credential: Credential,
+}
+
+/// What proved who a caller is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Credential {
+    /// A token of the file.
+    Listed,
+    /// A token that somebody else issued.
+    Issued {
+        /// The terms under which it is accepted.
+        terms: Arc<Terms>,
+        /// When it is over, if that is a moment that the system knows.
+        until: Option<SystemTime>,
+    },
 }
 
 impl Caller {
@@ -315,6 +338,7 @@ fn parse(text: &str) -> Result<Listed, String> {
                 .requests_in_flight
                 .map(|most| most.get() as usize),
             cpu_seconds_per_hour: token.quotas.cpu_seconds_per_hour.map(NonZeroU32::get),
+            credential: Credential::Listed,
         };
         tokens.push((hash, caller));
     }

@@ -42,7 +42,13 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// How a subscription's request looks: it has no end of its own.
 const LISTEN: &str = "subscriptions/listen";
 
+/// So many places are kept whether they are used or not.
+const KEPT_PLACES: usize = 1_000;
+
 type Place = StreamableHttpService<Client, Handshakes>;
+
+/// A principal's place, and the sessions that are there.
+type Entry = (Arc<Place>, Arc<Handshakes>);
 
 /// The MCP address of the HTTP service.
 pub(crate) struct Endpoint {
@@ -50,7 +56,7 @@ pub(crate) struct Endpoint {
     most_body: usize,
     /// Ends all sessions and streams.
     stop: CancellationToken,
-    places: Mutex<HashMap<Principal, Arc<Place>>>,
+    places: Mutex<HashMap<Principal, Entry>>,
 }
 
 impl fmt::Debug for Endpoint {
@@ -116,15 +122,23 @@ impl Endpoint {
 
     fn place(&self, principal: &Principal) -> Arc<Place> {
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(place) = places.get(principal) {
+        if let Some((place, _)) = places.get(principal) {
             return Arc::clone(place);
         }
-        let place = Arc::new(self.new_place(principal.clone()));
-        places.insert(principal.clone(), Arc::clone(&place));
+        // Issuers of tokens may name any number of principals. Only before the map would grow: to look
+        // at all is work.
+        if places.len() >= KEPT_PLACES && places.len() == places.capacity() {
+            places.retain(|_, (place, sessions)| {
+                Arc::strong_count(place) > 1 || !sessions.is_empty()
+            });
+        }
+        let entry = self.new_place(principal.clone());
+        let place = Arc::clone(&entry.0);
+        places.insert(principal.clone(), entry);
         place
     }
 
-    fn new_place(&self, principal: Principal) -> Place {
+    fn new_place(&self, principal: Principal) -> Entry {
         let mut config = StreamableHttpServerConfig::default()
             // The gate has looked at both, for every address.
             .disable_allowed_hosts()
@@ -134,13 +148,14 @@ impl Endpoint {
             .with_cancellation_token(self.stop.child_token());
         config.legacy_session_mode = true;
         let longest_turn = self.service.config().max_limits.timeout;
-        let handshakes = Handshakes::new(MAX_HANDSHAKES, IDLE + longest_turn);
+        let handshakes = Arc::new(Handshakes::new(MAX_HANDSHAKES, IDLE + longest_turn));
         let (service, stop) = (Arc::clone(&self.service), self.stop.clone());
         let new_client = move || {
             let who = (Door::Http, principal.clone());
             Ok(Client::new(Arc::clone(&service), who, stop.child_token()))
         };
-        StreamableHttpService::new(new_client, Arc::new(handshakes), config)
+        let place = StreamableHttpService::new(new_client, Arc::clone(&handshakes), config);
+        (Arc::new(place), handshakes)
     }
 }
 

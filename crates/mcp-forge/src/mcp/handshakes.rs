@@ -66,6 +66,12 @@ impl Handshakes {
         }
     }
 
+    /// Whether there is none, as far as can be seen without waiting.
+    pub(super) fn is_empty(&self) -> bool {
+        let sessions = self.inner.sessions.try_read();
+        sessions.is_ok_and(|sessions| sessions.is_empty())
+    }
+
     fn uses(&self) -> MutexGuard<'_, Uses> {
         self.uses.lock().unwrap_or_else(PoisonError::into_inner)
     }

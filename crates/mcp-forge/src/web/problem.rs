@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::{
     environments::Refusal,
-    identity::{Caller, Scope},
+    identity::{Caller, Credential, Scope},
 };
 
 /// An answer that says no, and why.
@@ -89,6 +89,15 @@ impl Problem {
         self
     }
 
+    /// With what a client needs to come with another token.
+    pub(crate) fn with_challenge(mut self, challenge: &str) -> Self {
+        // What the operator wrote and is part of one was checked to fit.
+        let value =
+            HeaderValue::from_str(challenge).unwrap_or_else(|_| HeaderValue::from_static("Bearer"));
+        self.headers.push((WWW_AUTHENTICATE, value));
+        self
+    }
+
     /// As it is sent.
     pub(crate) fn view(&self) -> ProblemView {
         ProblemView {
@@ -122,15 +131,20 @@ pub(crate) fn needs(caller: &Caller, scope: Scope) -> Result<(), Problem> {
     if caller.may(scope) {
         return Ok(());
     }
-    let (detail, challenge) = match scope {
-        Scope::Run => (
-            "This needs a token with the scope `run`.",
-            r#"Bearer error="insufficient_scope", scope="run""#,
-        ),
-        Scope::Admin => (
-            "This needs a token with the scope `admin`.",
-            r#"Bearer error="insufficient_scope", scope="admin""#,
-        ),
+    let (word, challenge) = match &caller.credential {
+        Credential::Listed => {
+            let word = match scope {
+                Scope::Run => "run",
+                Scope::Admin => "admin",
+            };
+            let challenge = format!(r#"Bearer error="insufficient_scope", scope="{word}""#);
+            (word, challenge)
+        }
+        Credential::Issued { terms, .. } => {
+            let granted = caller.scopes.iter().copied();
+            (terms.word(scope), terms.insufficient(granted, scope))
+        }
     };
-    Err(Problem::new(StatusCode::FORBIDDEN, detail).with_header(WWW_AUTHENTICATE, challenge))
+    let detail = format!("This needs a token with the scope `{word}`.");
+    Err(Problem::new(StatusCode::FORBIDDEN, detail).with_challenge(&challenge))
 }

@@ -7,6 +7,7 @@ mod environment_routes;
 mod hostile;
 mod lifecycle;
 mod logged;
+mod oauth;
 mod observed;
 mod principals;
 mod quotas;

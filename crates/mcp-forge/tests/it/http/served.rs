@@ -69,22 +69,23 @@ impl Reply {
 impl Served {
     /// Serves at a free port of 127.0.0.1, with the tokens `ada`, `bob` (scope run) and `admin`.
     pub(crate) fn start(variables: &[(&str, &str)]) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let entry = |name: &str, scopes: &str| {
-            let hash = Sha256::digest(token(name));
-            format!("- {{principal: {name}, sha256: \"{hash:x}\", scopes: [{scopes}]}}\n")
-        };
-        let tokens = [
-            entry("ada", "run"),
-            entry("bob", "run"),
-            entry("admin", "run, admin"),
-            entry("nobody", ""),
-        ];
-        write_private(
-            &directory.path().join("tokens.yaml"),
-            &format!("tokens:\n{}", tokens.concat()),
-        );
+        let directory = with_tokens();
         Self::start_in(directory, &["serve", "--http", "127.0.0.1:0"], variables)
+    }
+
+    /// The same with a configuration file.
+    pub(crate) fn start_configured(config: &str, variables: &[(&str, &str)]) -> Self {
+        let directory = with_tokens();
+        let file = directory.path().join("config.yaml");
+        fs::write(&file, config).unwrap();
+        let arguments = [
+            "serve",
+            "--http",
+            "127.0.0.1:0",
+            "--config",
+            file.to_str().unwrap(),
+        ];
+        Self::start_in(directory, &arguments, variables)
     }
 
     /// Serves in a directory as it is.
@@ -233,6 +234,25 @@ impl Drop for Served {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn with_tokens() -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let entry = |name: &str, scopes: &str| {
+        let hash = Sha256::digest(token(name));
+        format!("- {{principal: {name}, sha256: \"{hash:x}\", scopes: [{scopes}]}}\n")
+    };
+    let tokens = [
+        entry("ada", "run"),
+        entry("bob", "run"),
+        entry("admin", "run, admin"),
+        entry("nobody", ""),
+    ];
+    write_private(
+        &directory.path().join("tokens.yaml"),
+        &format!("tokens:\n{}", tokens.concat()),
+    );
+    directory
 }
 
 /// The token of a principal of [`Served::start`].
