@@ -189,14 +189,14 @@ pub(crate) fn test() -> Vec<Group> {
         group(
             "node",
             "the MCP Inspector and the TypeScript SDKs against the binary",
-            Lane::Any,
+            Lane::Sandbox,
             TOOLS,
             clients::node,
         ),
         group(
             "conformance",
             "MCP's conformance suite against the binary, and against its front door with the suite's own tools",
-            Lane::Any,
+            Lane::Sandbox,
             TOOLS,
             clients::conformance,
         ),
