@@ -3,6 +3,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     sync::{Arc, Mutex, PoisonError},
+    time::Instant,
 };
 
 use axum::{
@@ -21,12 +22,20 @@ use crate::names::Principal;
 /// Answers that are remembered for one principal.
 const MAX_KEYS: usize = 64;
 
+/// Principals whose answers are remembered: issuers of tokens may name any number of them.
+const MAX_PRINCIPALS: usize = 1_000;
+
 /// The keys of all principals.
 #[derive(Debug, Default)]
 pub(super) struct Keys(Mutex<HashMap<Principal, Used>>);
 
-/// The keys of one principal, the oldest first.
-type Used = VecDeque<(String, Arc<Once>)>;
+/// The keys of one principal.
+#[derive(Debug)]
+struct Used {
+    /// The oldest first.
+    keys: VecDeque<(String, Arc<Once>)>,
+    last: Instant,
+}
 
 #[derive(Debug)]
 struct Once {
@@ -66,15 +75,21 @@ impl Keys {
         let request: [u8; 32] = Sha256::digest(request).into();
         let (once, is_new) = {
             let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let used = all.entry(principal.clone()).or_default();
+            if !all.contains_key(principal) && !has_room(&mut all) {
+                return Replay::Full;
+            }
+            let used = all.entry(principal.clone()).or_insert_with(|| Used {
+                keys: VecDeque::new(),
+                last: Instant::now(),
+            });
+            used.last = Instant::now();
+            let used = &mut used.keys;
             match used.iter().find(|(known, _)| known == key) {
                 Some((_, once)) if once.request != request => return Replay::Other,
                 Some((_, once)) => (Arc::clone(once), false),
                 None => {
                     if used.len() >= MAX_KEYS {
-                        let done = used
-                            .iter()
-                            .position(|(_, once)| once.answer.borrow().is_some());
+                        let done = used.iter().position(|(_, once)| once.is_done());
                         let Some(oldest) = done else {
                             return Replay::Full;
                         };
@@ -98,6 +113,25 @@ impl Keys {
             // The work was ended with the server.
             None => Replay::Ended,
         }
+    }
+}
+
+/// Forgets who has used no key for longest, if there are too many. False if all of them wait for answers.
+fn has_room(all: &mut HashMap<Principal, Used>) -> bool {
+    if all.len() < MAX_PRINCIPALS {
+        return true;
+    }
+    let idle = all
+        .iter()
+        .filter(|(_, used)| used.keys.iter().all(|(_, once)| once.is_done()));
+    let oldest = idle.min_by_key(|(_, used)| used.last);
+    let oldest = oldest.map(|(principal, _)| principal.clone());
+    oldest.is_some_and(|oldest| all.remove(&oldest).is_some())
+}
+
+impl Once {
+    fn is_done(&self) -> bool {
+        self.answer.borrow().is_some()
     }
 }
 
@@ -127,5 +161,41 @@ impl Kept {
                 .insert("idempotency-replayed", replayed);
         }
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn used(is_done: bool) -> Used {
+        let kept = Kept {
+            status: StatusCode::OK,
+            headers: HeaderMap::new(),
+            body: Bytes::new(),
+        };
+        let (_, answer) = watch::channel(is_done.then_some(kept));
+        let request = [0; 32];
+        Used {
+            keys: VecDeque::from([("k".to_owned(), Arc::new(Once { request, answer }))]),
+            last: Instant::now(),
+        }
+    }
+
+    #[test]
+    fn whoever_waits_is_remembered_and_the_longest_idle_is_not() {
+        let mut all = HashMap::from([(Principal::named("waits"), used(false))]);
+        all.insert(Principal::named("idle"), used(true));
+        for number in all.len()..MAX_PRINCIPALS {
+            all.insert(Principal::named(format!("p{number}")), used(true));
+        }
+        assert!(has_room(&mut all));
+        assert_eq!(all.len(), MAX_PRINCIPALS - 1);
+        assert!(!all.contains_key(&Principal::named("idle")));
+        assert!(all.contains_key(&Principal::named("waits")));
+        let mut waiting: HashMap<_, _> = (0..MAX_PRINCIPALS)
+            .map(|number| (Principal::named(format!("p{number}")), used(false)))
+            .collect();
+        assert!(!has_room(&mut waiting));
     }
 }

@@ -68,7 +68,8 @@ impl Task {
             return Ok(());
         };
         let most = (settings.volumes.session_quota, settings.sessions.max_files);
-        keep::copy_volumes(resident, &settings.volumes.base_path, &new, most).await?;
+        let whose = (settings.volumes.base_path.as_path(), &self.name.principal);
+        keep::copy_volumes(resident, whose, &new, most).await?;
         live.copied.extend(new);
         // They are there before the turn: it has not changed them.
         let bounds = known::bounds(settings.sessions.max_files);

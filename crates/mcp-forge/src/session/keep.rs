@@ -350,14 +350,14 @@ impl Keep {
 /// Copies volumes in. Returns how many files that were.
 pub(super) async fn copy_volumes(
     resident: &mut Resident,
-    base: &Path,
+    (base, owner): (&Path, &Principal),
     volumes: &[Volume],
     (quota, most): (u64, usize),
 ) -> Result<usize, CopyError> {
     let mut room = quota;
     let mut count = 0;
     for volume in volumes {
-        let (base, source) = (base.to_owned(), volume.source.clone());
+        let (base, source) = (base.to_owned(), volume.place(owner));
         let found = blocking(move || look(&base, &source, most + 1)).await;
         let (tree, listing) = found
             .map_err(|error| CopyError::Host(format!("the volume {}", volume.source), error))?;

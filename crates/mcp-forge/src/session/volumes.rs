@@ -6,9 +6,13 @@
 use std::path::Path;
 
 use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
 
 use super::tree::{Tree, is_path};
-use crate::{names::SessionId, text::quoted};
+use crate::{
+    names::{Principal, SessionId},
+    text::quoted,
+};
 
 /// What the specification writes before every name.
 const PREFIX: &str = "/mcp-forge/";
@@ -70,9 +74,30 @@ impl Volume {
         &self.source
     }
 
+    /// Where it lies below `volumes.base_path`. What is a session's own is its owner's: sessions of
+    /// two principals may have one name, and neither may read the other's.
+    pub(super) fn place(&self, owner: &Principal) -> String {
+        let is_shared = self.source.starts_with("shared/");
+        if is_shared || *owner == Principal::local() {
+            return self.source.clone();
+        }
+        format!("principals/{}/{}", directory_of(owner), self.source)
+    }
+
     /// Opens the tree that all volumes lie in.
     pub(super) fn base(directory: &Path) -> std::io::Result<Tree> {
         Tree::open(directory)
+    }
+}
+
+/// A principal as one directory's name. That of an issuer's token has a slash, which no other has, and
+/// none has a comma.
+fn directory_of(owner: &Principal) -> String {
+    let plain = owner.as_str().replace('/', ",");
+    if is_path(&plain) {
+        plain
+    } else {
+        format!("{:x}", Sha256::digest(owner.as_str()))
     }
 }
 
@@ -194,6 +219,29 @@ mod tests {
         let whole =
             parse(&json!({"shared/readonly": {"bind": "/workspace", "mode": "ro"}})).unwrap();
         assert_eq!(whole[0].target, "");
+    }
+
+    #[test]
+    fn a_sessions_own_is_its_owners() {
+        let volume = |source: &str| Volume {
+            source: source.to_owned(),
+            target: String::new(),
+        };
+        let own = volume("uploads/abc/in.csv");
+        let place = |owner: &str| own.place(&Principal::named(owner));
+        assert_eq!(own.place(&Principal::local()), "uploads/abc/in.csv");
+        assert_eq!(place("ada"), "principals/ada/uploads/abc/in.csv");
+        assert_eq!(
+            place("ada/uploads"),
+            "principals/ada,uploads/uploads/abc/in.csv"
+        );
+        for odd in ["..", ".", ""] {
+            let place = place(odd);
+            let digest = place.split('/').nth(1).unwrap();
+            assert_eq!(digest.len(), 64, "{odd:?}: {place}");
+        }
+        let shared = volume("shared/readonly/a");
+        assert_eq!(shared.place(&Principal::named("ada")), "shared/readonly/a");
     }
 
     #[test]

@@ -65,6 +65,39 @@ fn what_is_somebody_elses_is_as_if_it_were_not_there() {
     assert_eq!(run("ada", "secret")["result"], "of ada");
 }
 
+/// Two principals have sessions of one name, and what the operator put there for one of them.
+#[test]
+fn a_volume_of_a_session_is_its_owners() {
+    let served = Served::start(&[]);
+    let volumes = served.directory.path().join("volumes");
+    for (place, text) in [
+        ("uploads/s", "the local user's"),
+        ("principals/ada/uploads/s", "ada's"),
+        ("principals/bob/sessions/s", "bob's"),
+        ("shared/readonly", "everybody's"),
+    ] {
+        std::fs::create_dir_all(volumes.join(place)).unwrap();
+        std::fs::write(volumes.join(place).join("in.txt"), text).unwrap();
+    }
+    let read = |who: &str, volume: &str| {
+        let arguments = json!({
+            "code": "open('/workspace/there/in.txt').read()",
+            "session_id": "s",
+            "volumes": {volume: "/workspace/there"},
+        });
+        let answer = served.tool(who, "execute_python", &arguments);
+        let session = json!({"session_id": "s"});
+        served.tool(who, "delete_session", &session);
+        answer["structuredContent"]["result"].clone()
+    };
+    assert_eq!(read("ada", "uploads/{session_id}"), "ada's");
+    assert_eq!(read("bob", "uploads/{session_id}"), Value::Null);
+    assert_eq!(read("bob", "sessions/s"), "bob's");
+    assert_eq!(read("ada", "sessions/s"), Value::Null);
+    assert_eq!(read("ada", "shared/readonly"), "everybody's");
+    assert_eq!(read("ada", "uploads/../../bob/sessions/s"), Value::Null);
+}
+
 #[test]
 fn an_mcp_session_is_its_owners_only() {
     let served = Served::start(&[]);

@@ -49,6 +49,7 @@ const ROWS: &[Row] = &[
         "invisible",
         &[
             "principals::what_is_somebody_elses_is_as_if_it_were_not_there",
+            "principals::a_volume_of_a_session_is_its_owners",
             "rest::a_state_is_kept_with_its_version_and_outlives_the_server",
             "environment_routes::a_foreign_environment_is_as_one_that_does_not_exist",
         ],
