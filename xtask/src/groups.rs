@@ -239,17 +239,17 @@ fn fmt(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
     Ok(Ran::Tests)
 }
 
-/// The build with negative controls comes first and is copied away: both share every dependency.
+/// The build with negative controls comes first and is copied away; that of the tests makes the binary
+/// under test as well. Both share every dependency, as long as they want the same features of them.
 fn build(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
     run(
         &mut cargo(
             workspace,
-            "build --package mcp-forge --features negative-controls",
+            "build --package mcp-forge --features negative-controls,test-clock",
         ),
         log,
     )?;
     copy_executable(&workspace.binary(), &workspace.control_binary)?;
-    run(&mut cargo(workspace, "build --package mcp-forge"), log)?;
     run(&mut cargo(workspace, "test --workspace --no-run"), log)?;
     Ok(Ran::Tests)
 }
@@ -272,7 +272,7 @@ fn clippy(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
 fn doc(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
     let mut doc = cargo(
         workspace,
-        "doc --workspace --no-deps --document-private-items",
+        "doc --workspace --no-deps --document-private-items --features mcp-forge/test-clock",
     );
     run(doc.env("RUSTDOCFLAGS", "-D warnings"), log)?;
     Ok(Ran::Tests)

@@ -10,7 +10,7 @@ pub const MAX_SESSION_ID: usize = 64;
 /// What [`SessionId::parse`] takes, as JSON Schema says it.
 pub const SESSION_ID_PATTERN: &str = "^[A-Za-z0-9_][A-Za-z0-9._-]{0,63}$";
 
-/// Who is asking. Today everybody who can reach the server is the local user.
+/// Who is asking: the user who started the server, or whoever a token belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
 pub struct Principal(String);
@@ -21,7 +21,7 @@ impl Principal {
         Self("local".to_owned())
     }
 
-    /// The owner of a token. The text is whatever proves it: an account's name, a token's hash.
+    /// The owner of a token: a name of the file of tokens, or an issuer's name, `/`, and whom its token is for.
     pub fn named(name: impl Into<String>) -> Self {
         Self(name.into())
     }

@@ -235,7 +235,7 @@ impl ServerHandler for Client {
         request: CancelTaskParams,
         _: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        self.end_task(&request.task_id).await
+        self.end_task(&request.task_id)
     }
 
     async fn list_resources(

@@ -22,6 +22,9 @@ use crate::names::Principal;
 /// Answers that are remembered for one principal.
 const MAX_KEYS: usize = 64;
 
+/// Bytes of answers that are remembered for one principal, beside the newest.
+const MAX_BYTES: usize = 32 << 20;
+
 /// Principals whose answers are remembered: issuers of tokens may name any number of them.
 const MAX_PRINCIPALS: usize = 1_000;
 
@@ -84,6 +87,7 @@ impl Keys {
             });
             used.last = Instant::now();
             let used = &mut used.keys;
+            forget_few(used, key, &request);
             match used.iter().find(|(known, _)| known == key) {
                 Some((_, once)) if once.request != request => return Replay::Other,
                 Some((_, once)) => (Arc::clone(once), false),
@@ -116,6 +120,23 @@ impl Keys {
     }
 }
 
+/// Drops what says to come back later, which it did, and the oldest answers where they take too much.
+fn forget_few(keys: &mut VecDeque<(String, Arc<Once>)>, key: &str, request: &[u8; 32]) {
+    let is_later = |once: &Once| {
+        let answer = once.answer.borrow();
+        let later = answer.as_ref().map(|kept| kept.status) == Some(StatusCode::TOO_MANY_REQUESTS);
+        later && once.request == *request
+    };
+    keys.retain(|(known, once)| known != key || !is_later(once));
+    let mut bytes: usize = keys.iter().map(|(_, once)| once.bytes()).sum();
+    while bytes > MAX_BYTES
+        && let Some(oldest) = keys.iter().position(|(_, once)| once.is_done())
+        && let Some((_, once)) = keys.remove(oldest)
+    {
+        bytes -= once.bytes();
+    }
+}
+
 /// Forgets who has used no key for longest, if there are too many. False if all of them wait for answers.
 fn has_room(all: &mut HashMap<Principal, Used>) -> bool {
     if all.len() < MAX_PRINCIPALS {
@@ -132,6 +153,13 @@ fn has_room(all: &mut HashMap<Principal, Used>) -> bool {
 impl Once {
     fn is_done(&self) -> bool {
         self.answer.borrow().is_some()
+    }
+
+    fn bytes(&self) -> usize {
+        self.answer
+            .borrow()
+            .as_ref()
+            .map_or(0, |kept| kept.body.len())
     }
 }
 
@@ -168,18 +196,48 @@ impl Kept {
 mod tests {
     use super::*;
 
-    fn used(is_done: bool) -> Used {
-        let kept = Kept {
-            status: StatusCode::OK,
+    fn once(answer: Option<(StatusCode, usize)>) -> Arc<Once> {
+        let kept = answer.map(|(status, bytes)| Kept {
+            status,
             headers: HeaderMap::new(),
-            body: Bytes::new(),
-        };
-        let (_, answer) = watch::channel(is_done.then_some(kept));
+            body: Bytes::from(vec![0; bytes]),
+        });
+        let (_, answer) = watch::channel(kept);
         let request = [0; 32];
+        Arc::new(Once { request, answer })
+    }
+
+    fn used(is_done: bool) -> Used {
+        let once = once(is_done.then_some((StatusCode::OK, 0)));
         Used {
-            keys: VecDeque::from([("k".to_owned(), Arc::new(Once { request, answer }))]),
+            keys: VecDeque::from([("k".to_owned(), once)]),
             last: Instant::now(),
         }
+    }
+
+    #[test]
+    fn what_said_later_is_asked_again_and_large_answers_go_first() {
+        let third = Some((StatusCode::OK, MAX_BYTES / 3 + 1));
+        let mut keys = VecDeque::from([
+            ("waits".to_owned(), once(None)),
+            ("old".to_owned(), once(third)),
+            (
+                "k".to_owned(),
+                once(Some((StatusCode::TOO_MANY_REQUESTS, 1))),
+            ),
+            ("middle".to_owned(), once(third)),
+            ("new".to_owned(), once(third)),
+        ]);
+        forget_few(&mut keys, "k", &[1; 32]);
+        let names = |keys: &VecDeque<(String, Arc<Once>)>| {
+            keys.iter()
+                .map(|(key, _)| key.clone())
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        assert_eq!(names(&keys), "waits k middle new", "it is another request");
+        forget_few(&mut keys, "k", &[0; 32]);
+        assert_eq!(names(&keys), "waits middle new");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{ExecuteResponse, Service, ServiceError};
+use super::{ExecuteResponse, Service, ServiceError, ledger::Ledger};
 use crate::names::Principal;
 
 /// Principals that are counted. Of more, those are forgotten that used least.
@@ -45,8 +45,8 @@ struct Account {
 }
 
 impl Service {
-    /// Lets a principal use so many CPU seconds in an hour, from now on.
-    pub fn limit_cpu(&self, principal: &Principal, seconds: u32) {
+    /// Lets a principal use so many CPU seconds in an hour from now on, or as many as it likes.
+    pub fn limit_cpu(&self, principal: &Principal, seconds: Option<u32>) {
         self.ledger.limit(principal, seconds);
     }
 
@@ -58,6 +58,22 @@ impl Service {
                 per_hour: overdrawn.per_hour,
                 wait_s: overdrawn.wait_s,
             })
+    }
+
+    /// Charges a turn that nobody waits for any more with the most that it can have used, if the engine
+    /// cannot tell what it did use. Ended otherwise, it is [answered](Abandoned::answered).
+    pub(super) fn abandoned<'a>(
+        &'a self,
+        principal: &'a Principal,
+        cpu_quota: u64,
+    ) -> Abandoned<'a> {
+        Abandoned {
+            ledger: &self.ledger,
+            principal,
+            cpu_quota,
+            began: Instant::now(),
+            is_answered: false,
+        }
     }
 
     /// Charges a turn whose use the engine cannot tell with the most that it can have used.
@@ -72,6 +88,31 @@ impl Service {
     }
 }
 
+/// A turn, until somebody has its answer.
+pub(super) struct Abandoned<'a> {
+    ledger: &'a Ledger,
+    principal: &'a Principal,
+    cpu_quota: u64,
+    began: Instant,
+    is_answered: bool,
+}
+
+impl Abandoned<'_> {
+    pub(super) fn answered(mut self) {
+        self.is_answered = true;
+    }
+}
+
+impl Drop for Abandoned<'_> {
+    fn drop(&mut self) {
+        if !self.is_answered && self.ledger.is_blind() {
+            let wall_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+            let cpu_ms = wall_ms.saturating_mul(self.cpu_quota) / 100_000;
+            self.ledger.charge(self.principal, cpu_ms);
+        }
+    }
+}
+
 impl Default for Accounts {
     fn default() -> Self {
         Self {
@@ -82,10 +123,17 @@ impl Default for Accounts {
 }
 
 impl Accounts {
-    /// Opens an account, or sets its quota anew.
-    pub(super) fn limit(&self, principal: &Principal, per_hour: u32) {
+    /// Opens an account, or sets its quota anew. Without one, what was used is remembered all the
+    /// same: another token of the principal may have one.
+    pub(super) fn limit(&self, principal: &Principal, per_hour: Option<u32>) {
         let minute = self.seconds() / 60;
         let mut accounts = self.lock();
+        let Some(per_hour) = per_hour else {
+            if let Some(account) = accounts.get_mut(principal) {
+                account.per_hour = u32::MAX;
+            }
+            return;
+        };
         if let Some(account) = accounts.get_mut(principal) {
             account.per_hour = per_hour;
             return;
@@ -223,8 +271,8 @@ mod tests {
     async fn what_was_used_counts_for_an_hour_and_for_nobody_else() {
         let accounts = Accounts::default();
         let (ada, bob, eve) = (named("ada"), named("bob"), named("eve"));
-        accounts.limit(&ada, 10);
-        accounts.limit(&bob, 10);
+        accounts.limit(&ada, Some(10));
+        accounts.limit(&bob, Some(10));
         accounts.charge(&ada, 9_999);
         assert_eq!(accounts.check(&ada), Ok(()));
         tokio::time::advance(Duration::from_mins(30)).await;
@@ -245,13 +293,20 @@ mod tests {
     async fn one_turn_over_the_quota_is_waited_for_and_a_larger_quota_helps_at_once() {
         let accounts = Accounts::default();
         let ada = named("ada");
-        accounts.limit(&ada, 10);
+        accounts.limit(&ada, Some(10));
         accounts.charge(&ada, 25_000);
         assert_eq!(accounts.check(&ada).unwrap_err().wait_s, 61 * 60);
-        accounts.limit(&ada, 26);
+        accounts.limit(&ada, Some(26));
         assert_eq!(accounts.check(&ada), Ok(()));
+        accounts.limit(&ada, Some(10));
+        assert!(accounts.check(&ada).is_err());
+        accounts.limit(&ada, None);
+        assert_eq!(accounts.check(&ada), Ok(()), "its quota was taken away");
+        let eve = named("eve");
+        accounts.limit(&eve, None);
+        assert!(!accounts.has(&eve), "nobody limits it");
         tokio::time::advance(Duration::from_hours(200)).await;
-        accounts.limit(&ada, 1);
+        accounts.limit(&ada, Some(1));
         assert_eq!(accounts.check(&ada), Ok(()));
     }
 
@@ -259,11 +314,11 @@ mod tests {
     async fn principals_without_end_take_no_memory_without_end() {
         let accounts = Accounts::default();
         let ada = named("ada");
-        accounts.limit(&ada, 1);
+        accounts.limit(&ada, Some(1));
         accounts.charge(&ada, 5_000);
         for number in 0..2 * MAX_ACCOUNTS {
             let one = named(&format!("p{number}"));
-            accounts.limit(&one, 1);
+            accounts.limit(&one, Some(1));
             if number % 2 == 0 {
                 accounts.charge(&one, 10);
             }

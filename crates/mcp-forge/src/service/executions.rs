@@ -26,6 +26,7 @@ use super::{
 use crate::{
     environments::{Built, Refusal},
     names::Principal,
+    session::SessionError,
     turn::{Observer, Stream},
 };
 
@@ -212,12 +213,11 @@ impl Executions {
     }
 }
 
-/// Drops those of a principal that ended long ago, and the oldest where there are too many.
+/// Drops all that ended long ago, and the oldest of a principal that has too many.
 fn forget(known: &mut HashMap<String, Arc<Execution>>, principal: &Principal) {
-    known.retain(|_, execution| {
-        let is_old = |at: Instant| at.elapsed() > REMEMBERED;
-        execution.principal != *principal || !execution.ended_at().is_some_and(is_old)
-    });
+    // Of everybody: whoever never asks again would keep theirs for ever.
+    let is_old = |at: Instant| at.elapsed() > REMEMBERED;
+    known.retain(|_, execution| !execution.ended_at().is_some_and(is_old));
     let mut ended: Vec<(Instant, String)> = known
         .values()
         .filter(|execution| execution.principal == *principal && execution.may_be_forgotten())
@@ -277,7 +277,14 @@ impl Execution {
             (&mut kept, self.cancel.clone()),
         );
         tokio::select! {
-            ended = work => ended.map_or_else(How::Refused, |response| How::Ran(Box::new(response))),
+            ended = work => match ended {
+                Ok(response) => How::Ran(Box::new(response)),
+                // It had not begun.
+                Err(ServiceError::Session(SessionError::Interrupted(_))) if self.is_cancelled() => {
+                    How::Cancelled
+                }
+                Err(error) => How::Refused(error),
+            },
             // A session's turn is interrupted instead, and tells how it ended.
             () = self.cancel.cancelled(), if !has_session => How::Cancelled,
         }

@@ -30,7 +30,6 @@ pub(super) struct Uploads(Arc<Mutex<HashMap<Principal, usize>>>);
 #[derive(Debug)]
 pub struct Upload {
     incoming: Incoming,
-    _place: Place,
 }
 
 impl Upload {
@@ -38,7 +37,7 @@ impl Upload {
     ///
     /// # Errors
     ///
-    /// [`SessionError::TooLarge`](crate::session::SessionError::TooLarge).
+    /// [`SessionError::TooLarge`].
     pub fn expect(&self, bytes: u64) -> Result<(), ServiceError> {
         Ok(self.incoming.expect(bytes)?)
     }
@@ -73,11 +72,9 @@ impl Service {
         // What no sandbox could hold is not even taken.
         let most = self.config.max_limits.directory_bytes();
         let most = most.min(self.config.volumes.session_quota);
-        let incoming = self.sessions.receive(name, path, most).await?;
-        Ok(Upload {
-            incoming,
-            _place: place,
-        })
+        let held = (most, Arc::new(place) as Arc<_>);
+        let incoming = self.sessions.receive(name, path, held).await?;
+        Ok(Upload { incoming })
     }
 
     /// Puts a whole file into its session, which is started if it does not live.
@@ -154,16 +151,16 @@ impl Service {
             session_id: Some(name.id.to_string()),
             ..SpawnRequest::default()
         };
-        // That an interpreter was lost before is told by the first of these, and nothing else runs.
-        for _ in 0..2 {
-            let begun = self
-                .spawn(&name.principal, request.clone(), &mut Unheard)
-                .await?;
-            if begun.success {
-                break;
-            }
+        let begun = self.spawn(&name.principal, request, &mut Unheard).await?;
+        if begun.success {
+            return Ok(());
         }
-        Ok(())
+        // That an interpreter was lost before is told once, and it is this caller who is told.
+        let lost = begun.session.and_then(|session| session.lost_reason);
+        Err(ServiceError::Session(SessionError::Ended {
+            id: name.id.clone(),
+            reason: lost.unwrap_or_else(|| "it could not be started".to_owned()),
+        }))
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
     fmt,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -30,6 +30,8 @@ pub(super) struct Ledger {
     cpu_ms: AtomicU64,
     accounts: Accounts,
     live: Mutex<Live>,
+    /// A sandbox came whose use its engine cannot tell.
+    is_blind: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -49,8 +51,8 @@ struct Tally {
 }
 
 impl Ledger {
-    /// Lets a principal use so many CPU seconds in an hour.
-    pub(super) fn limit(&self, principal: &Principal, seconds: u32) {
+    /// Lets a principal use so many CPU seconds in an hour, or as many as it likes.
+    pub(super) fn limit(&self, principal: &Principal, seconds: Option<u32>) {
         self.accounts.limit(principal, seconds);
     }
 
@@ -76,6 +78,11 @@ impl Ledger {
     /// Whether somebody has a quota.
     pub(super) fn has_quotas(&self) -> bool {
         !self.accounts.is_empty()
+    }
+
+    /// Whether the engine cannot tell what its sandboxes use.
+    pub(super) fn is_blind(&self) -> bool {
+        self.is_blind.load(Ordering::Relaxed)
     }
 
     /// CPU time of all sandboxes, as far as it was counted.
@@ -112,6 +119,9 @@ impl Ledger {
     /// Watches over a sandbox that has just come to be.
     fn watch(self: &Arc<Self>, mut sandbox: Sandbox, owner: Option<&Principal>) -> Sandbox {
         let meter = sandbox.guard.meter();
+        if meter.is_none() {
+            self.is_blind.store(true, Ordering::Relaxed);
+        }
         let mut live = self.live();
         live.launched += 1;
         let tally = Arc::new(Tally {

@@ -311,6 +311,7 @@ impl Service {
             .audit
             .begin("execution", records::started(&id, principal, &checked))?;
         let running = self.metrics.begin(checked.session.is_some());
+        let abandoned = self.abandoned(principal, checked.limits.cpu_quota_us);
         let ended = match &checked.session {
             None => self.run((principal, &id), &checked, observer).await,
             Some(session) => {
@@ -324,6 +325,7 @@ impl Service {
             }
         };
         running.end(&ended);
+        abandoned.answered();
         if let Ok(response) = &ended {
             Span::current().record("outcome", response.outcome.as_str());
             self.charge_unmeasured(principal, response);

@@ -257,6 +257,10 @@ fn check_volumes(request: &ExecuteRequest, id: &SessionId) -> Result<Vec<Volume>
 ///
 /// [`ServiceError::Rejected`].
 pub(super) fn parse_session_id(text: &str) -> Result<SessionId, ServiceError> {
+    if text == "new" {
+        let message = "`session_id` is \"new\", which asks for a session that is not there yet; pass the name of one.";
+        return Err(rejected("session_id", message));
+    }
     SessionId::parse(text).map_err(|rule| {
         let message = format!("`session_id` is {}; {rule}.", quoted(text));
         rejected("session_id", message)

@@ -20,7 +20,9 @@ use crate::{
     engine::Isolation,
     environments::Selection,
     names::{Principal, SessionId, SessionName},
-    session::{Answer, Changed, FileContent, SessionState, SessionSummary, SessionTurn},
+    session::{
+        Answer, Changed, FileContent, SessionError, SessionState, SessionSummary, SessionTurn,
+    },
     store::Documentation,
     telemetry::spans,
     text::quoted,
@@ -143,7 +145,13 @@ impl Service {
         (name, session): (&SessionName, &CheckedSession),
         (observer, interrupt): (&mut dyn Observer, CancellationToken),
     ) -> Result<ExecuteResponse, ServiceError> {
-        let packages = self.packages_for(name, checked, observer).await?;
+        // A template may be built first, which takes minutes.
+        let packages = tokio::select! {
+            packages = self.packages_for(name, checked, observer) => packages?,
+            () = interrupt.cancelled() => {
+                return Err(SessionError::Interrupted(name.id.clone()).into());
+            }
+        };
         let grant = self.bridge.grant(&checked.tools).await?;
         let grant = Arc::new(grant.traced(checked.trace.clone()));
         let (granted, stubs) = (grant.names(), grant.stubs());

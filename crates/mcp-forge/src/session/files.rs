@@ -42,6 +42,10 @@ impl Task {
         let Live { keep, resident, .. } = live;
         let resident = resident.as_mut()?;
         while keep.is_behind() {
+            // Code that answers each piece at the last moment must not outlive what ends it.
+            if self.stop.borrow().is_some() {
+                return None;
+            }
             if let Err(error) = keep.step(resident).await {
                 return Some(broken(&error));
             }

@@ -35,6 +35,9 @@ const PIECE_BYTES: usize = 512 << 10;
 /// Time for one piece.
 pub(super) const PIECE_LIMIT: Duration = Duration::from_secs(10);
 
+/// For files that a caller has copied in.
+pub(super) const COPY_LIMIT: Duration = Duration::from_mins(5);
+
 /// Time for putting files back: who waits for the first turn waits for it.
 const PUT_BACK_LIMIT: Duration = Duration::from_mins(1);
 
@@ -184,7 +187,11 @@ impl Keep {
             let path = found.path.clone();
             let opened = blocking(move || place.files.file(&path)).await;
             let copied = match opened {
-                Ok(file) => copy_in(resident, Arc::new(file), &found.path, self.quota).await,
+                Ok(file) => {
+                    let goes_on = || started.elapsed() < PUT_BACK_LIMIT;
+                    let place = (found.path.as_str(), self.quota);
+                    copy_in(resident, Arc::new(file), place, &goes_on).await
+                }
                 Err(error) => Err(CopyError::Host(found.path.clone(), error)),
             };
             match copied {
@@ -356,6 +363,8 @@ pub(super) async fn copy_volumes(
 ) -> Result<usize, CopyError> {
     let mut room = quota;
     let mut count = 0;
+    let started = Instant::now();
+    let goes_on = || started.elapsed() < COPY_LIMIT;
     for volume in volumes {
         let (base, source) = (base.to_owned(), volume.place(owner));
         let found = blocking(move || look(&base, &source, most + 1)).await;
@@ -379,7 +388,7 @@ pub(super) async fn copy_volumes(
                 target if listing.is_one_file => target.to_owned(),
                 target => format!("{target}/{}", file.path),
             };
-            room -= copy_in(resident, Arc::new(opened), &target, room).await?;
+            room -= copy_in(resident, Arc::new(opened), (&target, room), &goes_on).await?;
         }
     }
     Ok(count)
@@ -433,12 +442,18 @@ fn look(base: &Path, source: &str, most: usize) -> io::Result<(Tree, Look)> {
 pub(super) async fn copy_in(
     resident: &mut Resident,
     file: Arc<File>,
-    path: &str,
-    room: u64,
+    (path, room): (&str, u64),
+    goes_on: &(dyn Fn() -> bool + Sync),
 ) -> Result<u64, CopyError> {
     let host = |error| CopyError::Host(path.to_owned(), error);
     let mut offset = 0_u64;
     loop {
+        // Whoever answers each piece at the last moment would take hours.
+        if !goes_on() {
+            return Err(CopyError::TooMuch(format!(
+                "{path} took too long, or the session ends"
+            )));
+        }
         let source = Arc::clone(&file);
         let piece = blocking(move || tree::read_piece(&source, offset, PIECE_BYTES))
             .await

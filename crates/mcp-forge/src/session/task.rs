@@ -170,6 +170,9 @@ impl Task {
             let lost = match message {
                 Message::Turn(job) => self.turn(live, notes, *job).await,
                 Message::Fork { new, reply } => self.fork(live, new, reply).await,
+                // Whoever asked is gone.
+                Message::Put(put) if put.reply.is_closed() => None,
+                Message::Remove { reply, .. } if reply.is_closed() => None,
                 Message::Put(put) => self.put(live, notes, *put).await,
                 Message::Remove { path, reply } => {
                     self.remove_file(live, notes, &path, reply).await

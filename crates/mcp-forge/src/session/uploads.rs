@@ -3,9 +3,9 @@
 //! A file is whole on the host, without a name there, before the session hears of it; in the sandbox it
 //! gets its name when it is whole there.
 
-use std::{fs::File, io, path::Path, sync::Arc};
+use std::{any::Any, fs::File, io, path::Path, sync::Arc};
 
-use tokio::{sync::oneshot, task::spawn_blocking};
+use tokio::{sync::oneshot, task::spawn_blocking, time::Instant};
 
 use super::{
     Change, FileView, SessionError, Sessions,
@@ -41,7 +41,11 @@ pub struct Incoming {
     collected: Vec<u8>,
     size: u64,
     most: u64,
+    held: Held,
 }
+
+/// What is held for as long as the file takes room on the disk.
+type Held = Arc<dyn Any + Send + Sync>;
 
 /// A file that is there now.
 #[derive(Debug, Clone, PartialEq)]
@@ -61,6 +65,8 @@ pub(super) struct Put {
     /// Whether a file of that name goes.
     pub(super) replace: bool,
     pub(super) reply: oneshot::Sender<Result<Placed, SessionError>>,
+    /// The caller may be gone, and the file is there all the same.
+    _held: Held,
 }
 
 /// Files could not be changed: what the caller is told, or that the interpreter is lost.
@@ -80,7 +86,7 @@ impl Incoming {
     pub(super) async fn new(
         directory: &Path,
         (name, path): (SessionName, &str),
-        most: u64,
+        (most, held): (u64, Held),
     ) -> Result<Self, SessionError> {
         if !tree::is_path(path) {
             return Err(SessionError::BadPath(clipped(path)));
@@ -94,6 +100,7 @@ impl Incoming {
             collected: Vec::new(),
             size: 0,
             most,
+            held,
         })
     }
 
@@ -152,7 +159,8 @@ impl Incoming {
 }
 
 impl Sessions {
-    /// Begins to take a file of at most so many bytes for a session.
+    /// Begins to take a file of at most so many bytes for a session. Something may be held for as long as
+    /// it takes room on the disk.
     ///
     /// # Errors
     ///
@@ -161,10 +169,10 @@ impl Sessions {
         &self,
         name: SessionName,
         path: &str,
-        most: u64,
+        (most, held): (u64, Arc<dyn Any + Send + Sync>),
     ) -> Result<Incoming, SessionError> {
         let directory = self.inner.settings.data_dir.join("incoming");
-        Incoming::new(&directory, (name, path), most).await
+        Incoming::new(&directory, (name, path), (most, held)).await
     }
 
     /// Puts a file into the workspace of its session, which lives, once earlier calls are answered.
@@ -186,6 +194,7 @@ impl Sessions {
             size,
             replace,
             reply,
+            _held: Arc::clone(&incoming.held),
         };
         self.inner
             .send(&name, Message::Put(Box::new(put)), false)
@@ -241,7 +250,7 @@ impl Task {
         self.facts.begin();
         let placed = self.place(live, notes, &put).await;
         self.facts.end();
-        self.told(placed, put.reply)
+        self.told(placed, &put.path, put.reply)
     }
 
     /// Removes a file of the workspace, and answers. Says why the interpreter was lost, if it was.
@@ -255,17 +264,27 @@ impl Task {
         self.facts.begin();
         let removed = self.take_away(live, notes, path).await;
         self.facts.end();
-        self.told(removed, reply)
+        self.told(removed, path, reply)
     }
 
     fn told<T>(
         &self,
         done: Result<T, Failure>,
+        path: &str,
         reply: oneshot::Sender<Result<T, SessionError>>,
     ) -> Option<String> {
         let (answer, lost) = match done {
             Ok(done) => (Ok(done), None),
             Err(Failure::Told(error)) => (Err(error), None),
+            // Code holds the interpreter, in a thread. It goes on, and so does the session.
+            Err(Failure::Lost(ResidentError::Silent(limit))) => {
+                let (id, path) = (self.name.id.clone(), clipped(path));
+                let reason = format!(
+                    "the session did not answer within {} s; look at its files before you try again",
+                    limit.as_secs()
+                );
+                (Err(SessionError::NotWritten { id, path, reason }), None)
+            }
             Err(Failure::Lost(error)) => {
                 let (id, reason) = (self.name.id.clone(), broken(&error));
                 let ended = SessionError::Ended {
@@ -285,7 +304,10 @@ impl Task {
         self.check_room(&known, put).map_err(Failure::Told)?;
         let resident = resident(live)?;
         let temporary = beside(&put.path).map_err(Failure::Told)?;
-        let copied = keep::copy_in(resident, Arc::clone(&put.file), &temporary, put.size).await;
+        let started = Instant::now();
+        let goes_on = || started.elapsed() < keep::COPY_LIMIT && self.stop.borrow().is_none();
+        let place = (temporary.as_str(), put.size);
+        let copied = keep::copy_in(resident, Arc::clone(&put.file), place, &goes_on).await;
         let name = put.path.rsplit('/').next().unwrap_or_default().to_owned();
         let moved = match copied {
             Ok(_) => {
@@ -296,7 +318,13 @@ impl Task {
                 };
                 change(resident, &request).await?
             }
-            Err(CopyError::Resident(error)) => return Err(error.into()),
+            Err(CopyError::Resident(error)) => {
+                if let ResidentError::Silent(_) = error {
+                    // It is done once it answers again: requests are answered in order.
+                    let _ = change(resident, &Request::RemoveFile { path: temporary }).await;
+                }
+                return Err(error.into());
+            }
             Err(CopyError::Refused { reason, .. }) => Err((reason, None)),
             Err(error) => Err((error.to_string(), None)),
         };
@@ -311,7 +339,7 @@ impl Task {
         }
         let files = self.learn_files(live, notes).await?;
         // Whoever asks for it next finds it, whatever runs then.
-        while live.keep.is_behind() {
+        while live.keep.is_behind() && goes_on() {
             let resident = live.resident.as_mut();
             let resident =
                 resident.ok_or_else(|| ResidentError::from(ProtocolError::Unexpected))?;

@@ -4,7 +4,7 @@
 //! that thread and nothing else.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     error::Error as _,
     sync::{
         Arc,
@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use http::{HeaderMap, HeaderName, HeaderValue, header::CONTENT_TYPE};
 use http_body_util::{BodyExt as _, Limited};
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig as _, WithHttpConfig as _};
@@ -69,14 +70,20 @@ pub(super) fn provider(
     }
     // The library's own message may show the address and the headers.
     let unusable = |_| wrong("this collector, or the headers for it, cannot be used".to_owned());
-    let headers: HashMap<String, String> = config.otlp_headers.clone().into_iter().collect();
+    let sender = Sender::new(runtime.clone()).map_err(|error| wrong(error.to_string()))?;
+    let sender = sender.with_headers(&config.otlp_headers).ok_or_else(|| {
+        let problem = "one of these is no header: a name, and a value without line ends".to_owned();
+        TelemetryError::Collector {
+            name: "telemetry.otlp_headers",
+            problem,
+        }
+    })?;
     let exporter = SpanExporter::builder()
         .with_http()
-        .with_http_client(Sender::new(runtime.clone()).map_err(|error| wrong(error.to_string()))?)
+        .with_http_client(sender)
         .with_protocol(Protocol::HttpBinary)
         .with_endpoint(endpoint)
         .with_timeout(TIMEOUT)
-        .with_headers(headers)
         .build()
         .map_err(unusable)?;
     let named = config.service_name.clone();
@@ -119,6 +126,9 @@ fn endpoint(
 struct Sender {
     client: reqwest::Client,
     runtime: Handle,
+    /// The configured ones. The library would put those of the standard variables over them, and send
+    /// one collector's key to another.
+    headers: HeaderMap,
     is_failing: Arc<AtomicBool>,
 }
 
@@ -132,8 +142,31 @@ impl Sender {
         Ok(Self {
             client,
             runtime,
+            headers: HeaderMap::new(),
             is_failing: Arc::default(),
         })
+    }
+
+    /// `None` if one of them is no header.
+    fn with_headers(mut self, headers: &BTreeMap<String, String>) -> Option<Self> {
+        for (name, value) in headers {
+            let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
+            self.headers
+                .insert(name, HeaderValue::from_str(value).ok()?);
+        }
+        Some(self)
+    }
+
+    /// What the library made, with the configured headers in place of those of the variables.
+    fn dressed(&self, mut request: Request<Bytes>) -> Request<Bytes> {
+        if !self.headers.is_empty() {
+            let kind = request.headers_mut().remove(CONTENT_TYPE);
+            *request.headers_mut() = self.headers.clone();
+            request
+                .headers_mut()
+                .extend(kind.map(|kind| (CONTENT_TYPE, kind)));
+        }
+        request
     }
 
     /// Says it once when spans begin to be lost, and once when they no longer are.
@@ -153,6 +186,7 @@ impl Sender {
 impl HttpClient for Sender {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let client = self.client.clone();
+        let request = self.dressed(request);
         let sent = self.runtime.spawn(send(client, request)).await;
         match sent {
             Ok(Ok(response)) => {
@@ -233,6 +267,27 @@ mod tests {
         );
         let traces = variables(&[("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://c/in")]);
         assert_eq!(found(&config(None), &traces).unwrap(), "http://c/in");
+    }
+
+    #[tokio::test]
+    async fn configured_headers_take_the_place_of_those_of_the_variables() {
+        let own = BTreeMap::from([("x-key".to_owned(), "own".to_owned())]);
+        let made = || {
+            Request::post("http://a/")
+                .header(CONTENT_TYPE, "application/x-protobuf")
+                .header("x-key", "of another collector")
+                .header("x-other", "of another collector")
+                .body(Bytes::new())
+                .unwrap()
+        };
+        let sender = || Sender::new(Handle::current()).unwrap();
+        let sent = sender().with_headers(&own).unwrap().dressed(made());
+        assert_eq!(sent.headers()["x-key"], "own");
+        assert_eq!(sent.headers()[CONTENT_TYPE], "application/x-protobuf");
+        assert!(!sent.headers().contains_key("x-other"));
+        assert_eq!(sender().dressed(made()).headers().len(), 3);
+        let broken = BTreeMap::from([("x-key".to_owned(), "a\nb".to_owned())]);
+        assert!(sender().with_headers(&broken).is_none());
     }
 
     #[tokio::test]

@@ -1,12 +1,18 @@
 //! Rows M3, M4, N17, N19, P3, P6 and P7: names that are guessed, cursors and ids that were never
 //! given, and a server that has no descriptors, no audit log and no time left.
 
-use std::{collections::HashSet, fs, io::Write, thread, time::Duration};
+use std::{
+    collections::HashSet,
+    fs,
+    io::Write,
+    thread,
+    time::{Duration, Instant},
+};
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 use serde_json::{Value, json};
 
-use super::served::{Reply, Served, initialize, read_reply, token};
+use super::served::{PATIENCE, Reply, Served, initialize, read_reply, token};
 
 fn execute(served: &Served, who: &str, body: &Value) -> Reply {
     let authorization = format!("Authorization: Bearer {}", token(who));
@@ -112,7 +118,19 @@ fn what_is_cancelled_was_the_callers_own_and_running() {
         };
         // The same id and the same token, for both.
         let running = [ask("ada", &ada), ask("bob", &bob)];
-        thread::sleep(Duration::from_millis(500));
+        let running_now = || {
+            let reply = served.request(
+                "GET /metrics",
+                &["Authorization: Bearer token-of-admin"],
+                "",
+            );
+            reply.body.contains("mcp_forge_executions_running 2\n")
+        };
+        let asked = Instant::now();
+        while !running_now() {
+            assert!(asked.elapsed() < PATIENCE, "they never ran");
+            thread::sleep(Duration::from_millis(20));
+        }
         for id in [json!(99), json!("5"), json!(-1), json!("never")] {
             let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled",
                 "params": {"requestId": id}});
@@ -204,7 +222,7 @@ fn without_an_audit_log_nothing_runs() {
 
 #[test]
 fn a_second_signal_ends_the_server_at_once() {
-    let served = Served::start(&[("MCP_FORGE_SERVER_DRAIN", "10m")]);
+    let mut served = Served::start(&[("MCP_FORGE_SERVER_DRAIN", "10m")]);
     let authorization = format!("Authorization: Bearer {}", token("ada"));
     let body =
         json!({"code": "import time; print('begun', flush=True); time.sleep(500)"}).to_string();
@@ -219,7 +237,9 @@ fn a_second_signal_ends_the_server_at_once() {
     let pid = Pid::from_raw(i32::try_from(served.child.id()).unwrap()).unwrap();
     kill_process(pid, Signal::TERM).unwrap();
     // Nobody new is let in once it has heard the first.
+    let asked = Instant::now();
     while std::net::TcpStream::connect(served.address).is_ok() {
+        assert!(asked.elapsed() < PATIENCE, "it lets others in");
         thread::sleep(Duration::from_millis(20));
     }
     assert!(
@@ -227,5 +247,8 @@ fn a_second_signal_ends_the_server_at_once() {
         "it drains"
     );
     kill_process(pid, Signal::TERM).unwrap();
-    served.wait();
+    while served.child.try_wait().unwrap().is_none() {
+        assert!(asked.elapsed() < PATIENCE, "it drains on");
+        thread::sleep(Duration::from_millis(20));
+    }
 }

@@ -428,19 +428,21 @@ fn a_session_that_ends_meanwhile_is_a_clean_error_and_one_that_ended_gets_its_fi
             assert!([204, 404, 409].contains(&status), "{status}");
         }
     });
-    put(
-        &served,
-        "ada",
-        &format!("{FILES}/last?overwrite=true"),
-        &[],
-        "last",
-    );
+    let last = || {
+        let path = format!("{FILES}/last?overwrite=true");
+        put(&served, "ada", &path, &[], "last").status
+    };
+    assert!([201, 409].contains(&last()));
+    assert!([200, 201].contains(&last()));
     let pid = value(&served, "ada", "import os; os.getpid()");
     assert!(pid.is_number());
     let body = json!({"code": "os._exit(3)", "session_id": "s"});
     let crashed = ask(&served, "ada", "POST /api/v1/execute", &[], &body).json();
     assert_eq!(crashed["outcome"], "crashed", "{crashed}");
-    // The interpreter is gone: the file starts another, which has what was kept.
+    // The interpreter is gone, which is told once; then the file starts another, which has what was kept.
+    let told = put(&served, "ada", &format!("{FILES}/after"), &[], "after");
+    assert_eq!(told.status, 409, "{told:?}");
+    assert!(told.body.contains("exit"), "{told:?}");
     let reply = put(&served, "ada", &format!("{FILES}/after"), &[], "after");
     assert_eq!(reply.status, 201, "{reply:?}");
     assert_eq!(
