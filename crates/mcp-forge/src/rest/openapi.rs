@@ -183,8 +183,10 @@ fn describe(
         let schema = schema(coming);
         let kind = schema.get("contentMediaType").and_then(Value::as_str);
         let kind = kind.unwrap_or("application/json").to_owned();
+        // No bytes are an empty file.
+        let is_required = kind == "application/json";
         let content = json!({kind: {"schema": schema}});
-        described["requestBody"] = json!({"required": true, "content": content});
+        described["requestBody"] = json!({"required": is_required, "content": content});
     }
     let mut answers = Map::new();
     for (status, meaning, body) in operation.answers {
