@@ -485,7 +485,8 @@ class Branches(SessionCase):
         self.assertEqual(answer, fixture("event_branch_refused"))
         self.execute("stop.set(); t.join()")
         self.branch()
-        code = "import _thread, time\n_thread.start_new_thread(time.sleep, (600,))\ntime.sleep(0.05)"
+        code = "import _thread, time\nbegun = _thread.allocate_lock()\nbegun.acquire()\ndef f():\n    begun.release()\n    time.sleep(600)\n"
+        code += "_thread.start_new_thread(f, ())\nbegun.acquire()"
         self.execute(code)
         self.assertEqual(self.runner.branch()[0]["error"], "thread `unnamed` is alive")
 

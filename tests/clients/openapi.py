@@ -48,7 +48,7 @@ async def main() -> int:
 
 async def prepare(client: httpx2.AsyncClient) -> str:
     """Something that operations can find: sessions with a file, and an execution, whose name is given back."""
-    for session in ("one", "two", "three"):
+    for session in ("one", "two", "three", "filed"):
         code = {"session_id": session, "code": "open('/workspace/f.txt', 'w').write('x')"}
         answer = (await client.post("/api/v1/execute", json=code)).json()
         assert answer["outcome"] == "completed", answer
