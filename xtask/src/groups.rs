@@ -39,7 +39,8 @@ pub(crate) enum Lane {
     Alone,
     /// Starts sandboxes, and looks at its own only.
     Sandbox,
-    /// Starts containers, and looks at its own only.
+    /// Starts containers, and looks at its own only; or is the ordinary user's, whose processes the
+    /// kernel counts together with those of that user's containers.
     Container,
     /// Disturbs nobody.
     Any,
@@ -147,7 +148,7 @@ pub(crate) fn test() -> Vec<Group> {
         group(
             "environments-user",
             "the same as an ordinary user (when root)",
-            Lane::Sandbox,
+            Lane::Container,
             TOOLS,
             environments_user,
         ),

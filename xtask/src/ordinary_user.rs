@@ -6,6 +6,7 @@ use std::{
     os::unix::fs::{PermissionsExt, chown},
     path::{Path, PathBuf},
     process::{Command, id},
+    sync::atomic::{AtomicUsize, Ordering},
 };
 
 use anyhow::Context;
@@ -20,6 +21,9 @@ pub(crate) const USER: u32 = 65534;
 
 /// What an ordinary login has on PATH; root's own may lead into `/root`.
 pub(crate) const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
+
+/// Places that were made.
+static PLACES: AtomicUsize = AtomicUsize::new(0);
 
 /// Why such a group does nothing for a developer.
 pub(crate) const ALREADY: &str = "not root: the tests already ran as an ordinary user";
@@ -57,7 +61,9 @@ struct Place {
 
 impl Place {
     fn make(tests: &Path, workspace: &Workspace, log: &File) -> anyhow::Result<Self> {
-        let name = format!("mcp-forge-tests-{}", id());
+        // Two groups may run at once. Short: sockets lie below it, whose paths have 107 bytes.
+        let number = PLACES.fetch_add(1, Ordering::Relaxed);
+        let name = format!("forge-tests-{}-{number}", id());
         // A checkout below /root is closed to others: then everything goes to /tmp.
         let reachable = reachable_by_all(&workspace.target.join("any"));
         let parent = if reachable {
