@@ -235,7 +235,7 @@ impl ServerHandler for Client {
         request: CancelTaskParams,
         _: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        self.end_task(&request.task_id)
+        self.end_task(&request.task_id).await
     }
 
     async fn list_resources(

@@ -186,10 +186,9 @@ impl Client {
         Ok(())
     }
 
-    /// Begins to end a task, if it has not ended yet: what runs in a session may take a moment, and what
-    /// waits behind it longer.
-    pub(super) fn end_task(&self, id: &str) -> Result<(), ErrorData> {
-        self.find_task(id)?.begin_cancel();
+    /// Ends a task, if it has not ended yet.
+    pub(super) async fn end_task(&self, id: &str) -> Result<(), ErrorData> {
+        self.find_task(id)?.cancel().await;
         Ok(())
     }
 

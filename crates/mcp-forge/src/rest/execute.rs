@@ -1,6 +1,6 @@
 //! Running code: waiting for the answer, or asking for it later.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use axum::{
     Extension,
@@ -19,9 +19,6 @@ use crate::{
     turn::{Observer, Stream},
     web::{Problem, check_json, is_json, needs, read_body},
 };
-
-/// How long an answer waits for the end that was asked for.
-const CANCEL_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Longest `Idempotency-Key`.
 const MAX_KEY_BYTES: usize = 255;
@@ -95,8 +92,7 @@ pub(super) async fn cancel(
     id: Result<Path<String>, PathRejection>,
 ) -> Answer {
     let execution = find(&api, &caller, id)?;
-    // One that waits behind another in its session ends when its place comes.
-    let _ = tokio::time::timeout(CANCEL_PATIENCE, execution.cancel()).await;
+    execution.cancel().await;
     Ok(ExecutionView::of(&execution, |view| {
         json(StatusCode::OK, view)
     }))

@@ -39,6 +39,9 @@ const MAX_UNSEEN: usize = 64;
 /// How long one is remembered after its end.
 pub(crate) const REMEMBERED: Duration = Duration::from_hours(1);
 
+/// How long whoever ends one waits for its end.
+const CANCEL_PATIENCE: Duration = Duration::from_secs(5);
+
 /// For how long a person may think about a question.
 const PATIENCE: Duration = Duration::from_mins(10);
 
@@ -316,10 +319,11 @@ impl Execution {
         self.newest.clone()
     }
 
-    /// Ends it, and waits until it has ended. One that has ended already stays as it is.
+    /// Ends it, and waits until it has ended, but not for long: one that waits behind another in its
+    /// session ends when its place comes. One that has ended already stays as it is.
     pub(crate) async fn cancel(&self) {
         self.cancel.cancel();
-        self.ended().await;
+        let _ = tokio::time::timeout(CANCEL_PATIENCE, self.ended()).await;
     }
 
     /// Begins to end it.
