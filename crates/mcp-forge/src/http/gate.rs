@@ -13,7 +13,7 @@ use axum::{
 };
 use http::{
     HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri,
-    header::{AUTHORIZATION, CONNECTION, HOST, ORIGIN, TRANSFER_ENCODING},
+    header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, ORIGIN, TRANSFER_ENCODING},
     uri::Authority,
 };
 
@@ -66,19 +66,33 @@ pub(super) async fn pass(
     mut request: Request<Body>,
     next: Next,
 ) -> Response {
+    // What is refused may not have been read to its end: what is left of it would be taken for the next
+    // request, or the connection closed under a client that had already sent one.
+    let has_body = has_body(request.headers());
     match gate.admit(request.uri(), request.headers()).await {
         Ok(Some(caller)) => {
             request.extensions_mut().insert(caller);
         }
         Ok(None) => {}
-        Err(refused) => return refused.into_response(),
+        Err(refused) => return last_if(has_body, refused.into_response()),
     }
     // Nothing behind the gate needs it, and what is not there ends in no log.
     request.headers_mut().remove(AUTHORIZATION);
     // A length beside the chunks has been passed over; a proxy in front of us may have believed it, and
     // what follows on the connection would not be what it thinks.
     let is_last = request.headers().contains_key(TRANSFER_ENCODING);
-    let mut response = next.run(request).await;
+    let response = next.run(request).await;
+    let is_refused = response.status().is_client_error() || response.status().is_server_error();
+    last_if(is_last || (has_body && is_refused), response)
+}
+
+fn has_body(headers: &HeaderMap) -> bool {
+    let length = headers.get(CONTENT_LENGTH);
+    headers.contains_key(TRANSFER_ENCODING) || length.is_some_and(|length| length != "0")
+}
+
+/// Tells the client, perhaps, that its connection ends with this.
+fn last_if(is_last: bool, mut response: Response) -> Response {
     if is_last {
         let close = HeaderValue::from_static("close");
         response.headers_mut().insert(CONNECTION, close);

@@ -452,6 +452,48 @@ fn requests_that_never_end_and_clients_that_never_read_harm_nobody() {
     is_well(&served);
 }
 
+/// A body that comes later than its refusal is not taken for a request, and the client is told that the
+/// connection ends.
+#[test]
+fn a_refusal_of_a_request_with_a_body_ends_its_connection() {
+    let served = Served::start(&[]);
+    for (line, more, status) in [
+        ("POST /mcp", "", 401),
+        (
+            "POST /nothing",
+            "Authorization: Bearer token-of-ada\r\n",
+            404,
+        ),
+        ("PUT /mcp", "Authorization: Bearer token-of-ada\r\n", 405),
+    ] {
+        let mut stream = served.connect();
+        let head =
+            format!("{line} HTTP/1.1\r\nHost: localhost\r\n{more}Content-Length: 30\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        let reply = read_reply(&mut stream);
+        assert_eq!(
+            (reply.status, reply.header("connection")),
+            (status, Some("close")),
+            "{reply:?}"
+        );
+    }
+    // One without a body keeps it.
+    let mut stream = served.connect();
+    for _ in 0..2 {
+        stream
+            .write_all(b"GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            .unwrap();
+        let mut bytes = [0; 4096];
+        let read = stream.read(&mut bytes).unwrap();
+        let text = String::from_utf8_lossy(&bytes[..read]).to_lowercase();
+        assert!(
+            text.starts_with("http/1.1 401") && !text.contains("connection: close"),
+            "{text}"
+        );
+    }
+    is_well(&served);
+}
+
 #[test]
 fn one_connection_too_many_is_told_so() {
     let served = Served::start(&[("MCP_FORGE_SERVER_MAX_CONNECTIONS", "4")]);
