@@ -64,7 +64,7 @@ impl HttpServer {
             .env("MCP_FORGE_PYTHON_PATH", tools.python())
             .env("MCP_FORGE_EXECUTION_DEFAULT_CPU_QUOTA", "100000")
             // What is measured is the service, not what one client may take of it.
-            .env("MCP_FORGE_SERVER_REQUESTS_PER_MINUTE", "100000000")
+            .env("MCP_FORGE_SERVER_REQUESTS_PER_MINUTE", "1000000")
             .env("MCP_FORGE_SERVER_REQUESTS_IN_FLIGHT", "1000");
         let mut child = command
             .stdin(Stdio::null())
