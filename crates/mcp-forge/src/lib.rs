@@ -14,6 +14,7 @@ pub mod http;
 pub mod identity;
 pub mod limits;
 mod liveness;
+mod lock;
 pub mod mcp;
 pub mod names;
 pub mod packages;

@@ -5,25 +5,27 @@
 //! again, and it means something else in a container that shares the directory.
 
 use std::{
-    fs::{self, DirBuilder, File},
+    fs::{self, DirBuilder},
     io,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
 };
 
 use rustix::{
-    fs::{FlockOperation, Mode, OFlags},
+    fs::{Mode, OFlags},
     io::Errno,
     rand::{GetRandomFlags, getrandom},
 };
+
+use crate::lock::FileLock;
 
 /// This process, as others see it for as long as this is kept.
 #[derive(Debug)]
 pub(crate) struct Alive {
     name: String,
     directory: PathBuf,
-    /// Locked until the process ends.
-    _lock: File,
+    /// Until the process ends.
+    _lock: FileLock,
 }
 
 impl Alive {
@@ -41,12 +43,8 @@ impl Alive {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
         // Locked before it has its name: unlocked it would be taken for a dead server's.
         let unnamed = directory.join(format!("{name}.new"));
-        let lock = File::from(rustix::fs::open(
-            &unnamed,
-            flags,
-            Mode::from_raw_mode(0o600),
-        )?);
-        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        let file = rustix::fs::open(&unnamed, flags, Mode::from_raw_mode(0o600))?;
+        let lock = FileLock::try_alone(file)?.ok_or(Errno::WOULDBLOCK)?;
         fs::rename(unnamed, path_of(&directory, &name))?;
         Ok(Self {
             name,
@@ -72,7 +70,7 @@ impl Alive {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match rustix::fs::open(path_of(&self.directory, name), flags, Mode::empty()) {
             // Shared: two who look at the same time do not take each other for the owner.
-            Ok(file) => rustix::fs::flock(file, FlockOperation::NonBlockingLockShared).is_err(),
+            Ok(file) => !matches!(FileLock::try_share(file), Ok(Some(_))),
             Err(error) => error != Errno::NOENT,
         }
     }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    runner::wire::{ToolFailure, ToolFailureKind},
+    runner::wire::ToolFailure,
     telemetry::prometheus::{Histogram, SECONDS},
 };
 
@@ -62,7 +62,7 @@ impl Call<'_> {
     pub(super) fn end<T>(mut self, answer: Result<T, ToolFailure>) -> Result<T, ToolFailure> {
         self.status = match &answer {
             Ok(_) => "ok",
-            Err(failure) => word(failure.kind),
+            Err(failure) => failure.kind.name(),
         };
         answer
     }
@@ -73,17 +73,5 @@ impl Drop for Call<'_> {
         let mut counted = self.calls.lock();
         *counted.by_status.entry(self.status).or_default() += 1;
         counted.seconds.observe(self.began.elapsed().as_secs_f64());
-    }
-}
-
-/// As responses and the audit log call it.
-const fn word(kind: ToolFailureKind) -> &'static str {
-    match kind {
-        ToolFailureKind::NotGranted => "not_granted",
-        ToolFailureKind::InvalidArguments => "invalid_arguments",
-        ToolFailureKind::Tool => "tool",
-        ToolFailureKind::Upstream => "upstream",
-        ToolFailureKind::Timeout => "timeout",
-        ToolFailureKind::Limit => "limit",
     }
 }

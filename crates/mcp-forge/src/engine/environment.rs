@@ -6,15 +6,17 @@
 use std::{
     fs::{self, File},
     io::{self, Read},
-    os::unix::fs::MetadataExt,
+    os::{fd::OwnedFd, unix::fs::MetadataExt},
     path::{Path, PathBuf},
 };
 
 use rustix::{
-    fs::{FlockOperation, Mode, OFlags},
+    fs::{Mode, OFlags},
     io::Errno,
 };
 use serde::{Deserialize, Serialize};
+
+use crate::lock::FileLock;
 
 /// What the tree is described by.
 const META: &str = "meta.json";
@@ -38,8 +40,8 @@ pub struct Environment {
     pub interpreter: PathBuf,
     /// Top-level modules that it has.
     pub modules: Vec<String>,
-    /// Locked for others to see, until the last owner lets go.
-    _lease: File,
+    /// For others to see, until the last owner lets go.
+    _lease: FileLock,
 }
 
 /// What is written beside a tree, as `meta.json`.
@@ -134,7 +136,7 @@ impl Environment {
     ///
     /// [`EnvironmentError`].
     pub fn open(directory: &Path) -> Result<Self, EnvironmentError> {
-        let lease = lock(directory, FlockOperation::NonBlockingLockShared)?;
+        let lease = lock(directory, FileLock::try_share)?;
         let lease = lease.ok_or_else(|| EnvironmentError::Missing(directory.to_owned()))?;
         // Read under the lock: before it, the tree could have been another.
         let meta = Meta::read(directory)?;
@@ -170,7 +172,7 @@ impl Environment {
     ///
     /// [`EnvironmentError::Missing`] or [`EnvironmentError::Lease`].
     pub fn try_claim(directory: &Path) -> Result<Option<Claim>, EnvironmentError> {
-        let lock = lock(directory, FlockOperation::NonBlockingLockExclusive)?;
+        let lock = lock(directory, FileLock::try_alone)?;
         Ok(lock.map(|lock| Claim {
             directory: directory.to_owned(),
             _lock: lock,
@@ -205,7 +207,7 @@ impl Eq for Environment {}
 #[derive(Debug)]
 pub struct Claim {
     directory: PathBuf,
-    _lock: File,
+    _lock: FileLock,
 }
 
 impl Claim {
@@ -234,7 +236,10 @@ impl Claim {
 }
 
 /// Opens and locks the file of a tree that is still there. `None` when others have the lock.
-fn lock(directory: &Path, how: FlockOperation) -> Result<Option<File>, EnvironmentError> {
+fn lock(
+    directory: &Path,
+    take: fn(OwnedFd) -> io::Result<Option<FileLock>>,
+) -> Result<Option<FileLock>, EnvironmentError> {
     let cannot = |source: io::Error| EnvironmentError::Lease {
         directory: directory.to_owned(),
         source,
@@ -242,21 +247,19 @@ fn lock(directory: &Path, how: FlockOperation) -> Result<Option<File>, Environme
     let path = directory.join(IN_USE);
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = match rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600)) {
-        Ok(file) => File::from(file),
+        Ok(file) => file,
         Err(Errno::NOENT | Errno::NOTDIR) => {
             return Err(EnvironmentError::Missing(directory.to_owned()));
         }
         Err(error) => return Err(cannot(error.into())),
     };
-    match rustix::fs::flock(&file, how) {
-        Ok(()) => {}
-        Err(Errno::WOULDBLOCK) => return Ok(None),
-        Err(error) => return Err(cannot(error.into())),
-    }
+    let Some(lock) = take(file).map_err(cannot)? else {
+        return Ok(None);
+    };
     // Whoever had it alone may have removed the tree since the file was opened.
-    let ours = file.metadata().map_err(cannot)?;
+    let ours = lock.file().metadata().map_err(cannot)?;
     match fs::symlink_metadata(&path) {
-        Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => Ok(Some(file)),
+        Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => Ok(Some(lock)),
         _ => Err(EnvironmentError::Missing(directory.to_owned())),
     }
 }

@@ -5,19 +5,21 @@
 //! holds the lock already.
 
 use std::{
-    fs::{self, File},
-    io,
+    fs, io,
     os::fd::{AsRawFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
 use rustix::{
-    fs::{FlockOperation, Mode, OFlags},
+    fs::{Mode, OFlags},
     io::Errno,
 };
 
 use super::places::{create, names};
-use crate::engine::native::job::{hand_over, takes_more_than};
+use crate::{
+    engine::native::job::{hand_over, takes_more_than},
+    lock::FileLock,
+};
 
 /// How the names of what is being unpacked begin.
 const UNFINISHED: &str = ".tmp";
@@ -30,28 +32,22 @@ pub(super) struct Cache {
     most: u64,
 }
 
-/// A build that uses the cache: meanwhile nothing is removed from it.
-#[derive(Debug)]
-pub(super) struct InUse(
-    #[expect(dead_code, reason = "the kernel lets go of the lock with it")] File,
-);
-
 impl Cache {
     pub(super) fn new(directory: PathBuf, most: u64) -> Self {
         Self { directory, most }
     }
 
-    /// Makes the directory and gives it to the jobs, after waiting for whoever cleans it.
+    /// Makes the directory and gives it to the jobs, after waiting for whoever cleans it. Nothing is
+    /// removed from it as long as the lock is held.
     ///
     /// # Errors
     ///
     /// The system's.
-    pub(super) fn enter(&self) -> io::Result<InUse> {
+    pub(super) fn enter(&self) -> io::Result<FileLock> {
         create(&self.directory)?;
-        let opened = File::from(open(&self.directory)?);
-        rustix::fs::flock(&opened, FlockOperation::LockShared)?;
+        let in_use = FileLock::share(open(&self.directory)?)?;
         hand_over(&self.directory)?;
-        Ok(InUse(opened))
+        Ok(in_use)
     }
 
     /// Removes what `uv` was killed over, and everything where it has become too much. While anybody
@@ -65,15 +61,15 @@ impl Cache {
             Err(Errno::NOENT) => return Ok(()),
             opened => opened?,
         };
-        match rustix::fs::flock(&opened, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => return Ok(()),
-            locked => locked?,
-        }
+        let Some(alone) = FileLock::try_alone(opened)? else {
+            return Ok(());
+        };
+        let opened = alone.file();
         // Jobs own it, and could put a link in its place: only what was opened is touched.
         let cache = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
         let unfinished = |name: &String| name.starts_with(UNFINISHED);
         remove(&cache, names(&cache)?.into_iter().filter(unfinished))?;
-        if takes_more_than(&opened, self.most) {
+        if takes_more_than(opened, self.most) {
             tracing::info!("uv's cache has become too large and is emptied");
             remove(&cache, names(&cache)?.into_iter())?;
         }

@@ -28,8 +28,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{FlockOperation, Mode, OFlags},
-    io::Errno,
+    fs::{Mode, OFlags},
     rand::{GetRandomFlags, getrandom},
 };
 
@@ -37,7 +36,7 @@ use sha2::{Digest, Sha256};
 use tokio_util::task::TaskTracker;
 
 use super::{cache::Cache, site::Site};
-use crate::engine::native::job::hand_over;
+use crate::{engine::native::job::hand_over, lock::FileLock};
 
 /// Between two looks at whether another build of the same tree is done.
 pub(super) const LOCK_PAUSE: Duration = Duration::from_millis(50);
@@ -64,14 +63,7 @@ pub(super) struct Places {
 }
 
 /// The right to make one tree, or to call oneself by one name.
-#[derive(Debug)]
-pub(super) struct Sole(
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "the kernel lets go of the lock with it")
-    )]
-    File,
-);
+pub(super) type Sole = FileLock;
 
 impl Places {
     /// Between builds `uv`'s cache takes no more bytes than `most_cached`.
@@ -207,13 +199,9 @@ impl Places {
     /// As [`Self::sole`], but without waiting: `None` while another has it.
     pub(super) fn try_sole(&self, id: &str) -> io::Result<Option<Sole>> {
         let path = self.lock_of(id);
-        let lock = open_lock(&path)?;
-        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            // Another may have removed the file between opening and locking it.
-            Ok(()) => Ok(is_same(&lock, &path).then_some(Sole(lock))),
-            Err(Errno::WOULDBLOCK) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        let sole = FileLock::try_alone(open_lock(&path)?)?;
+        // Another may have removed the file between opening and locking it.
+        Ok(sole.filter(|sole| is_same(sole.file(), &path)))
     }
 
     /// Removes what builds left whose server is gone.
@@ -256,10 +244,7 @@ impl Places {
 
     fn is_alive(&self, build: &str) -> bool {
         match OpenOptions::new().write(true).open(self.lock_of(build)) {
-            Ok(lock) => {
-                rustix::fs::flock(lock, FlockOperation::NonBlockingLockShared)
-                    == Err(Errno::WOULDBLOCK)
-            }
+            Ok(lock) => matches!(FileLock::try_share(lock), Ok(None)),
             // One that cannot be looked at is left alone.
             Err(error) => error.kind() != io::ErrorKind::NotFound,
         }
@@ -439,10 +424,8 @@ mod tests {
         let left = staging(&dead);
         fs::create_dir(dead.new_tree()).unwrap();
         // As a server that is killed: no drop, and the kernel lets go of the lock.
-        let Some(Sole(lock)) = &dead.alive else {
-            panic!("it is not alive")
-        };
-        rustix::fs::flock(lock, FlockOperation::Unlock).unwrap();
+        let lock = dead.alive.as_ref().unwrap().file();
+        rustix::fs::flock(lock, rustix::fs::FlockOperation::Unlock).unwrap();
         let new = dead.new_tree();
         std::mem::forget(dead);
         places.remove_left().unwrap();

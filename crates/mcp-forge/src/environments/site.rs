@@ -18,10 +18,8 @@ use rustix::{
     io::Errno,
 };
 
-use super::{
-    cache::InUse,
-    places::{LOCK_PAUSE, Places, Sole, note},
-};
+use super::places::{LOCK_PAUSE, Places, Sole, note};
+use crate::lock::FileLock;
 
 /// How often it is tried to remove what a killed job wrote.
 const TRIES: usize = 40;
@@ -38,7 +36,8 @@ pub(super) struct Site {
     /// What the job writes.
     pub(super) staging: Arc<OwnedFd>,
     pub(super) alive: Option<Sole>,
-    pub(super) in_use: Option<InUse>,
+    /// Of `uv`'s cache.
+    pub(super) in_use: Option<FileLock>,
 }
 
 /// A tree that has its name and has not passed its checks, which nobody else makes meanwhile.

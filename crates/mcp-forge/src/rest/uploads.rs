@@ -9,15 +9,15 @@ use axum::{
 use http::{
     HeaderMap, Request, StatusCode,
     header::{
-        CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, HeaderValue, IF_MATCH,
-        IF_NONE_MATCH, LOCATION,
+        CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, HeaderValue, IF_MATCH, IF_NONE_MATCH,
+        LOCATION,
     },
 };
 
 use super::{Answer, Api, json, refusal};
 use crate::{
     identity::{Caller, Scope},
-    service::{ServiceError, Upload},
+    service::Upload,
     web::{Pieces, Problem, needs},
 };
 
@@ -59,7 +59,7 @@ pub(super) async fn put(
     let (parts, body) = request.into_parts();
     check_headers(&parts.headers)?;
     let upload = api.service.begin_upload(&caller.principal, &id, &path);
-    let mut upload = upload.await.map_err(|error| unread(&error))?;
+    let mut upload = upload.await.map_err(|error| refusal::problem(&error))?;
     take(&mut upload, &parts.headers, body).await?;
     let placed = api.service.finish_upload(upload, replace).await;
     let placed = placed.map_err(|error| refusal::problem(&error))?;
@@ -91,24 +91,24 @@ async fn take(upload: &mut Upload, headers: &HeaderMap, body: Body) -> Result<()
         .get(CONTENT_LENGTH)
         .and_then(|length| length.to_str().ok()?.parse().ok());
     if let Some(length) = length {
-        upload.expect(length).map_err(|error| unread(&error))?;
+        upload
+            .expect(length)
+            .map_err(|error| refusal::problem(&error))?;
     }
     let mut pieces = Pieces::new(body);
     while let Some(piece) = pieces.next().await.map_err(|error| error.problem())? {
-        upload.push(&piece).await.map_err(|error| unread(&error))?;
+        upload
+            .push(&piece)
+            .await
+            .map_err(|error| refusal::problem(&error))?;
     }
     Ok(())
-}
-
-/// The answer when the rest of the body is not read, so that the connection ends.
-fn unread(error: &ServiceError) -> Problem {
-    refusal::problem(error).with_header(CONNECTION, "close")
 }
 
 fn check_headers(headers: &HeaderMap) -> Result<(), Problem> {
     let found = UNKNOWN.iter().find(|(name, ..)| headers.contains_key(name));
     found.map_or(Ok(()), |(_, status, detail)| {
-        Err(Problem::new(*status, *detail).with_header(CONNECTION, "close"))
+        Err(Problem::new(*status, *detail))
     })
 }
 
@@ -120,9 +120,7 @@ fn overwrite(query: Option<&str>) -> Result<bool, Problem> {
         _ => {
             let detail =
                 "The address takes `overwrite`, once, which is true or false, and nothing else.";
-            Err(Problem::new(StatusCode::BAD_REQUEST, detail)
-                .about("overwrite")
-                .with_header(CONNECTION, "close"))
+            Err(Problem::new(StatusCode::BAD_REQUEST, detail).about("overwrite"))
         }
     }
 }

@@ -239,6 +239,20 @@ pub enum ToolFailureKind {
     Limit,
 }
 
+impl ToolFailureKind {
+    /// As records, responses and metrics call it; the wire does, too.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::NotGranted => "not_granted",
+            Self::InvalidArguments => "invalid_arguments",
+            Self::Tool => "tool",
+            Self::Upstream => "upstream",
+            Self::Timeout => "timeout",
+            Self::Limit => "limit",
+        }
+    }
+}
+
 /// Runner to server. UNTRUSTED.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]

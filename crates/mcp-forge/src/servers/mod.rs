@@ -16,11 +16,13 @@ use std::{
 };
 
 use rustix::{
-    fs::{FlockOperation, Mode, OFlags},
+    fs::{Mode, OFlags},
     io::Errno,
     rand::{GetRandomFlags, getrandom},
 };
 use tokio::net::{UnixListener, UnixStream};
+
+use crate::lock::FileLock;
 
 mod name;
 
@@ -212,21 +214,20 @@ impl Servers {
         }
     }
 
-    /// Waits until nobody else starts a background server. Let go when the file is dropped.
+    /// Waits until nobody else starts a background server. Let go when it is dropped.
     ///
     /// # Errors
     ///
     /// [`ServersError::Directory`].
-    pub fn lock_start(&self) -> Result<File, ServersError> {
-        let failed = |error: Errno| ServersError::Directory {
+    pub(crate) fn lock_start(&self) -> Result<FileLock, ServersError> {
+        let failed = |error: io::Error| ServersError::Directory {
             directory: self.path.clone(),
-            problem: format!("{START_LOCK}: {}", io::Error::from(error)),
+            problem: format!("{START_LOCK}: {error}"),
         };
         let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o600);
-        let file = rustix::fs::openat(&self.directory, START_LOCK, flags, mode).map_err(failed)?;
-        rustix::fs::flock(&file, FlockOperation::LockExclusive).map_err(failed)?;
-        Ok(File::from(file))
+        let file = rustix::fs::openat(&self.directory, START_LOCK, flags, mode);
+        FileLock::alone(file.map_err(|error| failed(error.into()))?).map_err(failed)
     }
 
     /// Nobody listens: it is dead, since no name is used twice and none is seen before it listens.
@@ -240,12 +241,11 @@ impl Servers {
     }
 
     /// Keeps others from making or removing sockets. Held for moments only.
-    fn lock(&self) -> io::Result<File> {
+    fn lock(&self) -> io::Result<FileLock> {
         // Opened anew: a lock belongs to the open file, and this process may have several threads.
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&self.directory, ".", flags, Mode::empty())?;
-        rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
-        Ok(File::from(file))
+        FileLock::alone(file)
     }
 
     fn address(&self, name: &ServerName) -> PathBuf {

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use super::{Display, Record, Streams, ToolCallRecord, Tools, aside::Aside};
 use crate::runner::{
     Events, ProtocolError, Requests,
-    wire::{Done, Event, Request, ToolAnswer, ToolFailureKind},
+    wire::{Done, Event, Request, ToolAnswer},
 };
 
 /// Time for a fresh interpreter to say that it is ready. Not the code's time.
@@ -215,10 +215,10 @@ async fn answer_call(
     let started = Instant::now();
     let request_bytes = json_size(&arguments);
     let result = tools.call(&name, arguments).await;
-    let status = result.as_ref().err().map_or_else(
-        || "ok".to_owned(),
-        |failure| kind_name(failure.kind).to_owned(),
-    );
+    let status = result
+        .as_ref()
+        .err()
+        .map_or_else(|| "ok".to_owned(), |failure| failure.kind.name().to_owned());
     let response_bytes = match &result {
         Ok(value) => json_size(value),
         Err(failure) => json_size(failure),
@@ -245,17 +245,6 @@ fn shorten(mut name: String) -> String {
         name.truncate(end);
     }
     name
-}
-
-const fn kind_name(kind: ToolFailureKind) -> &'static str {
-    match kind {
-        ToolFailureKind::NotGranted => "not_granted",
-        ToolFailureKind::InvalidArguments => "invalid_arguments",
-        ToolFailureKind::Tool => "tool",
-        ToolFailureKind::Upstream => "upstream",
-        ToolFailureKind::Timeout => "timeout",
-        ToolFailureKind::Limit => "limit",
-    }
 }
 
 /// Size of a value as JSON, without building the text. What cannot be written counts as endless.

@@ -4,10 +4,7 @@ use std::{collections::HashSet, fmt, time::Duration};
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::{
-    HeaderMap, StatusCode,
-    header::{CONNECTION, CONTENT_TYPE},
-};
+use http::{HeaderMap, StatusCode, header::CONTENT_TYPE};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 
@@ -41,14 +38,14 @@ pub(crate) enum BodyError {
 }
 
 impl BodyError {
-    /// The answer to whoever sent it. What is left of the body is not read, so the connection ends.
+    /// The answer to whoever sent it. What is left of the body is not read: the gate ends the connection.
     pub(crate) fn problem(&self) -> Problem {
         let status = match self {
             Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::TooSlow | Self::Stalled => StatusCode::REQUEST_TIMEOUT,
             Self::Broken => StatusCode::BAD_REQUEST,
         };
-        Problem::new(status, self.to_string()).with_header(CONNECTION, "close")
+        Problem::new(status, self.to_string())
     }
 }
 

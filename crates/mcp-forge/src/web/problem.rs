@@ -83,12 +83,6 @@ impl Problem {
         self
     }
 
-    /// With one more header.
-    pub(crate) fn with_header(mut self, name: HeaderName, value: &'static str) -> Self {
-        self.headers.push((name, HeaderValue::from_static(value)));
-        self
-    }
-
     /// With what a client needs to come with another token.
     pub(crate) fn with_challenge(mut self, challenge: &str) -> Self {
         // What the operator wrote and is part of one was checked to fit.

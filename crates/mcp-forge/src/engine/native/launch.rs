@@ -20,7 +20,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags,
 };
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
 };
 
@@ -258,19 +258,12 @@ impl LifeLine {
     }
 
     /// Waits for the next report. Descriptors that came with it are closed by the kernel: nobody asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// None: a report that was begun is lost, and what is read next is the rest of it.
     pub(super) async fn report(&mut self) -> io::Result<Report> {
-        let length = self.socket.read_u32().await?;
-        self.report_of(length).await
-    }
-
-    async fn report_of(&mut self, length: u32) -> io::Result<Report> {
-        let length = usize::try_from(length).unwrap_or(usize::MAX);
-        if length > MAX_REPORT_BYTES {
-            return Err(io::Error::from(io::ErrorKind::InvalidData));
-        }
-        let mut body = vec![0; length];
-        self.socket.read_exact(&mut body).await?;
-        Ok(serde_json::from_slice(&body)?)
+        read_report(&mut self.socket).await
     }
 
     /// Waits for the word that the sandbox is sealed, or was refused.
@@ -284,7 +277,7 @@ impl LifeLine {
     async fn entered_with_descriptor(&mut self) -> Result<(Report, Option<OwnedFd>), LaunchError> {
         let answer = in_time(async {
             let (length, descriptor) = first_with_descriptor(&self.socket).await?;
-            Ok((self.report_of(length).await?, descriptor))
+            Ok((read_body(&mut self.socket, length).await?, descriptor))
         });
         let (report, descriptor) = answer.await?;
         self.open_meter(&report);
@@ -330,13 +323,15 @@ impl LifeLine {
     }
 
     async fn end_within(&mut self, patience: Duration) -> io::Result<Report> {
-        let own = tokio::time::timeout(patience, self.report()).await;
-        let report = if let Ok(report) = own {
+        let (mut incoming, mut outgoing) = self.socket.split();
+        // One and the same: it may have been begun when the patience is over.
+        let mut report = std::pin::pin!(read_report(&mut incoming));
+        let report = if let Ok(report) = tokio::time::timeout(patience, &mut report).await {
             report?
         } else {
             // Fails when the keeper has already said its last word; that is read next either way.
-            self.socket.shutdown().await.ok();
-            self.report().await?
+            outgoing.shutdown().await.ok();
+            report.await?
         };
         if let Some(process) = &mut self.process {
             process.wait().await?;
@@ -395,6 +390,21 @@ impl Guard for LifeLine {
     }
 }
 
+async fn read_report(socket: &mut (impl AsyncRead + Unpin)) -> io::Result<Report> {
+    let length = socket.read_u32().await?;
+    read_body(socket, length).await
+}
+
+async fn read_body(socket: &mut (impl AsyncRead + Unpin), length: u32) -> io::Result<Report> {
+    let length = usize::try_from(length).unwrap_or(usize::MAX);
+    if length > MAX_REPORT_BYTES {
+        return Err(io::Error::from(io::ErrorKind::InvalidData));
+    }
+    let mut body = vec![0; length];
+    socket.read_exact(&mut body).await?;
+    Ok(serde_json::from_slice(&body)?)
+}
+
 async fn in_time<T>(report: impl Future<Output = io::Result<T>>) -> Result<T, LaunchError> {
     tokio::time::timeout(ENTER_TIMEOUT, report)
         .await
@@ -439,5 +449,39 @@ const fn exit_cause(cause: Cause) -> ExitCause {
         Cause::Exited { status } => ExitCause::Exited(status),
         Cause::Signaled { signal } => ExitCause::Signaled(signal),
         Cause::OutOfMemory => ExitCause::OutOfMemory,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The patience of a turn that was answered is none, and the keeper's last word comes in pieces.
+    #[tokio::test]
+    async fn a_report_that_was_begun_when_the_patience_was_over_is_read_to_its_end() {
+        let report = Report::Exited {
+            cause: Cause::Exited { status: 7 },
+            cpu_ms: 5,
+            memory_peak_bytes: None,
+        };
+        let body = serde_json::to_vec(&report).unwrap();
+        let mut whole = u32::try_from(body.len()).unwrap().to_be_bytes().to_vec();
+        whole.extend(body);
+        for begun in 1..whole.len() {
+            let (ours, mut keeper) = UnixStream::pair().unwrap();
+            keeper.write_all(&whole[..begun]).await.unwrap();
+            let line = Box::new(LifeLine::of_fork(ours));
+            let rest = async {
+                // The patience is over when the server says so.
+                assert_eq!(keeper.read(&mut [0]).await.unwrap(), 0);
+                keeper.write_all(&whole[begun..]).await.unwrap();
+            };
+            let (ending, ()) = tokio::join!(line.end(Duration::from_millis(1)), rest);
+            assert_eq!(
+                ending.cause,
+                ExitCause::Exited(7),
+                "{begun} bytes were there"
+            );
+        }
     }
 }

@@ -179,8 +179,7 @@ async fn code_and_sessions_run_with_the_environment_that_they_name() {
     );
     service.delete_session(&me, "s").await.unwrap();
     service.shutdown().await;
-    place.environments.tidy().await.unwrap();
-    assert_eq!(place.trees(), Vec::<String>::new());
+    place.tidied().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -245,8 +244,7 @@ async fn a_cancelled_build_leaves_nothing() {
         assert_eq!(builds.last().unwrap()["outcome"], "cancelled", "{builds:?}");
     }
     place.environments.settled().await;
-    place.environments.tidy().await.unwrap();
-    assert_eq!(place.trees(), Vec::<String>::new());
+    place.tidied().await;
     place.build("e", &["numpy"]).await.unwrap();
 }
 

@@ -147,8 +147,7 @@ async fn a_template_that_is_gone_hinders_no_restoring() {
         .build(&me, wanted, &teller)
         .await
         .unwrap();
-    place.environments.tidy().await.unwrap();
-    assert_eq!(place.trees(), Vec::<String>::new());
+    place.tidied().await;
     let place = again(place, |_| {});
     assert_eq!(open(&place, "e").await.unwrap(), built.lock_hash);
 }
@@ -172,8 +171,7 @@ async fn a_use_in_the_future_is_no_old_one() {
 async fn what_is_archived_is_forgotten_too() {
     let place = archiving(&["good"], |_| {});
     place.build("e", &["good"]).await.unwrap();
-    place.environments.tidy().await.unwrap();
-    assert_eq!(place.trees(), Vec::<String>::new());
+    place.tidied().await;
     let place = again(place, |config| {
         config.environments.delete_after = Duration::ZERO;
     });

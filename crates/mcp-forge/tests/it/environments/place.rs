@@ -115,6 +115,20 @@ impl Place {
         report.result
     }
 
+    /// Tidies until no tree is left: what ends just now is removed by the next look.
+    pub(crate) async fn tidied(&self) {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        loop {
+            self.environments.tidy().await.unwrap();
+            let left = self.trees();
+            if left.is_empty() {
+                return;
+            }
+            assert!(std::time::Instant::now() < deadline, "left: {left:?}");
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    }
+
     /// Names in the directory of trees, without what is always there.
     pub(crate) fn trees(&self) -> Vec<String> {
         let directory = self.config.data_dir.join("environments");

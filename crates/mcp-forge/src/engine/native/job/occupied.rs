@@ -1,6 +1,11 @@
 //! How much disk a hostile directory takes, looked at while it is written to.
 
-use std::{collections::BTreeSet, io, os::fd::OwnedFd, path::Path};
+use std::{
+    collections::BTreeSet,
+    io,
+    os::fd::{AsFd, BorrowedFd},
+    path::Path,
+};
 
 use rustix::{
     fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat},
@@ -22,15 +27,15 @@ const LEAST: u64 = 4096;
 /// The directory itself cannot be opened.
 pub(super) fn is_more_than(directory: &Path, most: u64, since: i64) -> io::Result<bool> {
     let top = rustix::fs::open(directory, FLAGS, Mode::empty())?;
-    Ok(is_more(&top, most, since))
+    Ok(is_more(top.as_fd(), most, since))
 }
 
 /// As [`is_more_than`], of everything below.
-pub(crate) fn takes_more_than(directory: &OwnedFd, most: u64) -> bool {
-    is_more(directory, most, i64::MIN)
+pub(crate) fn takes_more_than(directory: impl AsFd, most: u64) -> bool {
+    is_more(directory.as_fd(), most, i64::MIN)
 }
 
-fn is_more(directory: &OwnedFd, most: u64, since: i64) -> bool {
+fn is_more(directory: BorrowedFd<'_>, most: u64, since: i64) -> bool {
     let mut seen = Seen {
         left: most,
         since,
@@ -54,7 +59,7 @@ struct Seen {
 }
 
 impl Seen {
-    fn look_into(&mut self, directory: &OwnedFd, depth: usize) -> Result<(), TooMuch> {
+    fn look_into(&mut self, directory: BorrowedFd<'_>, depth: usize) -> Result<(), TooMuch> {
         let depth = depth.checked_sub(1).ok_or(TooMuch)?;
         let entries = Dir::read_from(directory).map_err(|_| TooMuch)?;
         for entry in entries {
@@ -73,7 +78,7 @@ impl Seen {
                 continue;
             }
             match rustix::fs::openat(directory, name, FLAGS, Mode::empty()) {
-                Ok(below) => self.look_into(&below, depth)?,
+                Ok(below) => self.look_into(below.as_fd(), depth)?,
                 // It is gone, or has become something else.
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
                 Err(_) => return Err(TooMuch),
