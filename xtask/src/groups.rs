@@ -311,8 +311,8 @@ const ENVIRONMENTS_ONCE: &[&str] = &[
     "--skip",
     "another_python",
 ];
-/// One test becomes a stranger, which only root can.
-const ONLY_ROOT: &[&str] = &["--skip", "a_process_of_another_user"];
+/// Tests become a stranger, or mount disks, which only root can.
+const ONLY_ROOT: &[&str] = &["--skip", "a_process_of_another_user", "--skip", "only_root"];
 const ESCAPE: &[&str] = &["escape", "--skip", "podman::"];
 
 fn integration(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
@@ -327,11 +327,7 @@ fn environments(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
     if is_root() {
         run_integration(ENVIRONMENTS, workspace, log)
     } else {
-        run_integration(
-            &[ENVIRONMENTS, &["--skip", "only_root"]].concat(),
-            workspace,
-            log,
-        )
+        run_integration(&[ENVIRONMENTS, ONLY_ROOT].concat(), workspace, log)
     }
 }
 

@@ -78,6 +78,7 @@ pub(super) const KEYS: &[Key] = &[
     key("server.oauth.algorithms", Kind::Texts, "RS256,PS256,ES256,ES384,EdDSA", "How such tokens may be signed; `RS384`, `RS512`, `PS384` and `PS512` are known as well. Shared secrets are never accepted."),
     key("server.oauth.token_types", Kind::Texts, "at+jwt,JWT", "The types (`typ`) that such tokens may have; with `JWT` they may have none."),
     key("server.oauth.leeway", Kind::Duration(0.0, 300.0), "30", "By how much an issuer's clock may differ."),
+    key("server.oauth.cpu_seconds_per_hour", COUNT, "", "As `server.cpu_seconds_per_hour`, for a principal of such a token. Default: that number, if there is one."),
     key("server.oauth.requests_per_minute", COUNT, "", "As `server.requests_per_minute`, for a principal of such a token. Default: that number."),
     key("server.oauth.requests_in_flight", Kind::Integer(1, 10_000), "", "As `server.requests_in_flight`, for a principal of such a token. Default: that number."),
     key("server.oauth.jwks_max_age", Kind::Duration(1.0, DAY), "3600", "Keys of issuers are read again after so long."),

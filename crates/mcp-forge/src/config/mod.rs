@@ -14,7 +14,7 @@ pub use keys::reference;
 pub use later::Later;
 pub use load::{Loaded, Sources};
 pub use oauth::{IssuerConfig, JwksPace, KeySource, OAuthConfig, OAuthScopes};
-pub use server::{ServerConfig, TlsFiles};
+pub use server::{OwnQuotas, ServerConfig, TlsFiles};
 pub use sessions::{Backend, SessionsConfig, VolumesConfig};
 pub use telemetry::{LogFormat, TelemetryConfig};
 

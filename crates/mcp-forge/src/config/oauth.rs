@@ -10,7 +10,7 @@ use std::{
 use jsonwebtoken::{Algorithm, AlgorithmFamily};
 use reqwest::Url;
 
-use super::{error::ConfigError, read::Reader};
+use super::{OwnQuotas, error::ConfigError, read::Reader};
 use crate::text::{clipped, quoted};
 
 /// The section of all of it, and that of the issuers in it.
@@ -45,10 +45,8 @@ pub struct OAuthConfig {
     pub principal_claim: String,
     /// By how much clocks may differ. Default 30 s.
     pub leeway: Duration,
-    /// Requests a minute of one principal, where it is another number than the server's.
-    pub requests_per_minute: Option<u32>,
-    /// Requests of one principal at the same time, where it is another number than the server's.
-    pub requests_in_flight: Option<usize>,
+    /// Of one principal of such a token.
+    pub quotas: OwnQuotas,
     /// When the keys of issuers are read.
     pub pace: JwksPace,
 }
@@ -124,8 +122,11 @@ pub(super) fn read(reader: &Reader<'_>) -> Result<Option<OAuthConfig>, ConfigErr
         token_types: token_types(reader)?,
         principal_claim: word(reader, "principal_claim")?,
         leeway: reader.duration(&key("leeway"))?,
-        requests_per_minute: optional(reader, "requests_per_minute")?,
-        requests_in_flight: optional(reader, "requests_in_flight")?,
+        quotas: OwnQuotas {
+            requests_per_minute: optional(reader, "requests_per_minute")?,
+            requests_in_flight: optional(reader, "requests_in_flight")?,
+            cpu_seconds_per_hour: optional(reader, "cpu_seconds_per_hour")?,
+        },
         pace: pace(reader)?,
     }))
 }
@@ -421,8 +422,7 @@ mod tests {
                 token_types: BTreeSet::from(["at+jwt".to_owned(), "jwt".to_owned()]),
                 principal_claim: "sub".to_owned(),
                 leeway: Duration::from_secs(30),
-                requests_per_minute: None,
-                requests_in_flight: None,
+                quotas: OwnQuotas::default(),
                 pace: JwksPace {
                     max_age: Duration::from_hours(1),
                     max_stale: Duration::from_hours(24),

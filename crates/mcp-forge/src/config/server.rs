@@ -37,6 +37,17 @@ pub struct ServerConfig {
     pub drain: Duration,
 }
 
+/// What one principal may take, where that is another number than the server's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OwnQuotas {
+    /// Requests a minute.
+    pub requests_per_minute: Option<u32>,
+    /// Requests at the same time.
+    pub requests_in_flight: Option<usize>,
+    /// CPU seconds in an hour.
+    pub cpu_seconds_per_hour: Option<u32>,
+}
+
 /// PEM files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {

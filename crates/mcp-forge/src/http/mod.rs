@@ -262,7 +262,8 @@ async fn admit(State(shared): State<Shared>, mut request: Request<Body>, next: N
     };
     // Where turns and builds begin it is looked at: asking what there is costs no CPU time to speak of.
     let server = &shared.service.config().server;
-    let cpu_seconds = caller.cpu_seconds_per_hour.or(server.cpu_seconds_per_hour);
+    let own = caller.quotas.cpu_seconds_per_hour;
+    let cpu_seconds = own.or(server.cpu_seconds_per_hour);
     shared.service.limit_cpu(&caller.principal, cpu_seconds);
     let counted = match shared.quotas.admit(&caller) {
         Ok(counted) => counted,

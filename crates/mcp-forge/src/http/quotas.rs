@@ -73,8 +73,8 @@ impl Quotas {
 
     /// Lets a request in, which counts until the value is dropped.
     pub(super) fn admit(&self, caller: &Caller) -> Result<Counted, Problem> {
-        let per_minute = caller.requests_per_minute.unwrap_or(self.per_minute);
-        let in_flight = caller.requests_in_flight.unwrap_or(self.in_flight);
+        let per_minute = caller.quotas.requests_per_minute.unwrap_or(self.per_minute);
+        let in_flight = caller.quotas.requests_in_flight.unwrap_or(self.in_flight);
         let account = self.account(&caller.principal);
         if let Err(seconds) = account.take(f64::from(per_minute) / 60.0) {
             let detail = format!(
@@ -175,10 +175,11 @@ mod tests {
         Caller {
             principal: Principal::named(name),
             scopes: BTreeSet::new(),
-            requests_per_minute,
-            requests_in_flight: None,
+            quotas: crate::config::OwnQuotas {
+                requests_per_minute,
+                ..Default::default()
+            },
             credential: crate::identity::Credential::Listed,
-            cpu_seconds_per_hour: None,
         }
     }
 

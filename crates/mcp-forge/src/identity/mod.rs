@@ -21,7 +21,7 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-use crate::names::Principal;
+use crate::{config::OwnQuotas, names::Principal};
 
 mod credentials;
 mod oauth;
@@ -61,12 +61,8 @@ pub struct Caller {
     pub principal: Principal,
     /// What the token is good for.
     pub scopes: BTreeSet<Scope>,
-    /// Requests a minute, where it is another number than the server's.
-    pub requests_per_minute: Option<u32>,
-    /// Requests at the same time, where it is another number than the server's.
-    pub requests_in_flight: Option<usize>,
-    /// CPU seconds in an hour, where it is another number than the server's.
-    pub cpu_seconds_per_hour: Option<u32>,
+    /// What it may take.
+    pub quotas: OwnQuotas,
     /// What was shown.
     pub credential: Credential,
 }
@@ -156,6 +152,16 @@ struct WrittenQuotas {
     requests_per_minute: Option<NonZeroU32>,
     requests_in_flight: Option<NonZeroU32>,
     cpu_seconds_per_hour: Option<NonZeroU32>,
+}
+
+impl From<WrittenQuotas> for OwnQuotas {
+    fn from(written: WrittenQuotas) -> Self {
+        Self {
+            requests_per_minute: written.requests_per_minute.map(NonZeroU32::get),
+            requests_in_flight: written.requests_in_flight.map(|most| most.get() as usize),
+            cpu_seconds_per_hour: written.cpu_seconds_per_hour.map(NonZeroU32::get),
+        }
+    }
 }
 
 fn run_only() -> BTreeSet<Scope> {
@@ -332,13 +338,8 @@ fn parse(text: &str) -> Result<Listed, String> {
         let caller = Caller {
             principal: Principal::named(token.principal),
             scopes: token.scopes,
-            requests_per_minute: token.quotas.requests_per_minute.map(NonZeroU32::get),
-            requests_in_flight: token
-                .quotas
-                .requests_in_flight
-                .map(|most| most.get() as usize),
+            quotas: token.quotas.into(),
             credential: Credential::Listed,
-            cpu_seconds_per_hour: token.quotas.cpu_seconds_per_hour.map(NonZeroU32::get),
         };
         tokens.push((hash, caller));
     }

@@ -74,7 +74,7 @@ fn status(error: &ServiceError) -> StatusCode {
         | ServiceError::Environment(_) => StatusCode::SERVICE_UNAVAILABLE,
         ServiceError::Session(error) => of_session(error),
         ServiceError::Environments(error) => of_environments(error),
-        // A disk that is full has room again some day.
+        // A disk that is full has room again some day; so it is with the store and with files.
         ServiceError::Audit(_) => StatusCode::SERVICE_UNAVAILABLE,
         ServiceError::Random(_) => StatusCode::INTERNAL_SERVER_ERROR,
     }
@@ -100,12 +100,12 @@ fn of_session(error: &SessionError) -> StatusCode {
         }
         SessionError::TooLarge(_) | SessionError::NoRoom { .. } => StatusCode::PAYLOAD_TOO_LARGE,
         SessionError::Launch(LaunchError::Forbidden(_)) => StatusCode::FORBIDDEN,
-        SessionError::Launch(_) | SessionError::Start(_) | SessionError::Audit(_) => {
-            StatusCode::SERVICE_UNAVAILABLE
-        }
-        SessionError::Store(_) | SessionError::Files(_) | SessionError::Random(_) => {
-            StatusCode::INTERNAL_SERVER_ERROR
-        }
+        SessionError::Launch(_)
+        | SessionError::Start(_)
+        | SessionError::Audit(_)
+        | SessionError::Store(_)
+        | SessionError::Files(_) => StatusCode::SERVICE_UNAVAILABLE,
+        SessionError::Random(_) => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 
@@ -129,10 +129,10 @@ fn of_environments(error: &EnvironmentsError) -> StatusCode {
         EnvironmentsError::Uv(_)
         | EnvironmentsError::TimedOut(_)
         | EnvironmentsError::Audit(_)
-        | EnvironmentsError::Launch(_) => StatusCode::SERVICE_UNAVAILABLE,
-        EnvironmentsError::Tree(_)
         | EnvironmentsError::Store(_)
-        | EnvironmentsError::Files { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+        | EnvironmentsError::Files { .. }
+        | EnvironmentsError::Launch(_) => StatusCode::SERVICE_UNAVAILABLE,
+        EnvironmentsError::Tree(_) => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 

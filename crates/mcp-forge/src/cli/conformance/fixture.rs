@@ -12,13 +12,14 @@ use std::{
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
-        CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestParams,
-        CompleteResult, CompletionInfo, GetPromptRequestParams, GetPromptResponse, GetPromptResult,
-        Implementation, InputRequiredResult, ListPromptsResult, ListResourceTemplatesResult,
-        ListResourcesResult, ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams,
-        ReadResourceResponse, ReadResourceResult, ServerCapabilities, ServerConfig,
-        SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter, Tool,
-        UnsubscribeRequestParams,
+        CallToolRequestParams, CallToolResponse, CallToolResult, CancelTaskParams,
+        CompleteRequestParams, CompleteResult, CompletionInfo, GetPromptRequestParams,
+        GetPromptResponse, GetPromptResult, GetTaskParams, GetTaskResult, Implementation,
+        InputRequiredResult, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
+        ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse,
+        ReadResourceResult, ServerCapabilities, ServerConfig, SetLevelRequestParams,
+        SubscribeRequestParams, SubscriptionFilter, Tool, UnsubscribeRequestParams,
+        UpdateTaskParams,
     },
     service::{RequestContext, SubscriptionContext},
 };
@@ -27,6 +28,7 @@ use tokio::sync::broadcast;
 
 use super::{
     questions::{answered, ask, form, name_form, question, rounds},
+    tasks,
     tools::{
         PNG, choices, complete, content, defaults, elicit, log, needs_sampling, progress, read,
         sample, text, tools, two_words,
@@ -59,6 +61,7 @@ impl ServerHandler for Fixture {
             .enable_resources_subscribe()
             .enable_tools()
             .enable_tool_list_changed()
+            .enable_tasks()
             .build();
         ServerConfig::new(capabilities).with_server_info(Implementation::new("fixture", "1"))
     }
@@ -90,6 +93,9 @@ impl ServerHandler for Fixture {
             return rounds(name, &answers, state, &capabilities);
         }
         let arguments = request.arguments.unwrap_or_default();
+        if let Some(answer) = tasks::call(&request.name, &arguments, &answers, &context).await {
+            return answer;
+        }
         let argument = |name: &str| {
             arguments
                 .get(name)
@@ -120,6 +126,7 @@ impl ServerHandler for Fixture {
             "test_trigger_tool_change" => changed(Changed::Tools),
             "test_trigger_prompt_change" => changed(Changed::Prompts),
             "test_x_mcp_header" => argument("region"),
+            "greet" => format!("Hello, {}!", argument("name")),
             "json_schema_2020_12_tool" | "test_reconnection" => "fine".to_owned(),
             name => {
                 return Err(ErrorData::invalid_params(
@@ -325,6 +332,30 @@ impl ServerHandler for Fixture {
         Ok(CompleteResult::new(
             values.map_err(|error| ErrorData::internal_error(error, None))?,
         ))
+    }
+
+    async fn get_task(
+        &self,
+        request: GetTaskParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<GetTaskResult, ErrorData> {
+        tasks::look(&request.task_id).map(GetTaskResult::new)
+    }
+
+    async fn update_task(
+        &self,
+        request: UpdateTaskParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        tasks::answer(&request.task_id, &request.input_responses)
+    }
+
+    async fn cancel_task(
+        &self,
+        request: CancelTaskParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        tasks::cancel(&request.task_id)
     }
 
     async fn set_level(

@@ -18,6 +18,7 @@ use crate::{
 
 mod fixture;
 mod questions;
+mod tasks;
 mod tools;
 
 use fixture::Fixture;

@@ -53,7 +53,9 @@ pub(super) fn tools() -> Vec<Tool> {
             json!({"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}, "required": ["region"]}),
         ),
     ];
-    all.extend(WITHOUT_ARGUMENTS.iter().map(|name| tool(name, nothing())));
+    all.extend([tool("greet", one("name")), tool("slow_compute", slow())]);
+    let plain = WITHOUT_ARGUMENTS.iter().chain(super::tasks::TOOLS);
+    all.extend(plain.map(|name| tool(name, nothing())));
     read(Value::Array(all))
 }
 
@@ -83,6 +85,10 @@ const WITHOUT_ARGUMENTS: &[&str] = &[
     "test_input_required_result_tampered_state",
     "test_input_required_result_capabilities",
 ];
+
+fn slow() -> Value {
+    json!({"type": "object", "properties": {"seconds": {"type": "number"}, "label": {"type": "string"}}, "required": ["seconds"]})
+}
 
 fn modern_schema() -> Value {
     json!({

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::{Caller, Credential, Scope};
 use crate::{
-    config::{IssuerConfig, JwksPace, OAuthConfig},
+    config::{IssuerConfig, JwksPace, OAuthConfig, OwnQuotas},
     names::Principal,
 };
 
@@ -36,7 +36,7 @@ pub struct OAuth {
     terms: Arc<Terms>,
     rules: Rules,
     issuers: Vec<Issuer>,
-    quotas: (Option<u32>, Option<usize>),
+    quotas: OwnQuotas,
 }
 
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl OAuth {
             terms: Arc::new(Terms::new(config)),
             rules: Rules::new(config),
             issuers,
-            quotas: (config.requests_per_minute, config.requests_in_flight),
+            quotas: config.quotas,
         })
     }
 
@@ -113,7 +113,6 @@ impl OAuth {
         let owner = claims
             .owner(&self.rules.principal_claim)
             .ok_or(Refusal::Invalid("it does not say whose it is"))?;
-        let (requests_per_minute, requests_in_flight) = self.quotas;
         let scopes = [Scope::Run, Scope::Admin]
             .into_iter()
             .filter(|scope| claims.has_scope(self.terms.word(*scope)))
@@ -121,9 +120,7 @@ impl OAuth {
         Ok(Caller {
             principal: principal(&issuer.name, owner),
             scopes,
-            requests_per_minute,
-            requests_in_flight,
-            cpu_seconds_per_hour: None,
+            quotas: self.quotas,
             credential: Credential::Issued {
                 terms: Arc::clone(&self.terms),
                 until: claims.until(&self.rules),

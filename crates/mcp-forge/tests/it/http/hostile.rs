@@ -2,9 +2,15 @@
 
 use std::{
     io::{Read, Write},
-    net::Shutdown,
+    net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
 };
 
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use serde_json::json;
 
 use super::served::{Reply, Served, initialize, modern_meta, read_reply, token};
@@ -78,6 +84,56 @@ fn another_name_in_the_host_header_is_refused() {
             .status,
         403
     );
+}
+
+/// Answers once with the address of whoever attacks, and then with ours, as a name of his does.
+#[derive(Debug, Default)]
+struct Flipping(AtomicUsize);
+
+impl Resolve for Flipping {
+    fn resolve(&self, _: Name) -> Resolving {
+        let asked = self.0.fetch_add(1, Ordering::Relaxed);
+        let address = Ipv4Addr::new(127, 0, 0, if asked == 0 { 2 } else { 1 });
+        let addresses: Addrs = Box::new(std::iter::once(SocketAddr::from((address, 0))));
+        Box::pin(std::future::ready(Ok(addresses)))
+    }
+}
+
+#[tokio::test]
+async fn a_page_whose_name_comes_to_mean_this_machine_is_refused() {
+    let name = "rebound.example";
+    for (allowed, expected) in [("other.example", 403), (name, 200)] {
+        let served = Served::start(&[("MCP_FORGE_SERVER_ALLOWED_HOSTS", allowed)]);
+        let page = format!("http://{name}:{}", served.address.port());
+        // The attacker's server, at the same port of another address.
+        let attacker =
+            TcpListener::bind((Ipv4Addr::new(127, 0, 0, 2), served.address.port())).unwrap();
+        let attacker = thread::spawn(move || {
+            let (mut stream, _) = attacker.accept().unwrap();
+            let _ = stream.read(&mut [0; 4096]).unwrap();
+            let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\npage";
+            stream.write_all(answer).unwrap();
+        });
+        let resolver = Arc::new(Flipping::default());
+        let browser = reqwest::Client::builder()
+            .dns_resolver(resolver.clone())
+            .pool_max_idle_per_host(0)
+            .no_proxy()
+            .build()
+            .unwrap();
+        let loaded = browser.get(&page).send().await.unwrap();
+        assert_eq!(loaded.text().await.unwrap(), "page");
+        attacker.join().unwrap();
+        let asked = browser.get(format!("{page}/health")).send().await.unwrap();
+        assert_eq!(asked.status(), expected, "{allowed}");
+        let permission = asked.headers().get("access-control-allow-origin");
+        assert_eq!(permission, None, "{allowed}");
+        assert_eq!(
+            resolver.0.load(Ordering::Relaxed),
+            2,
+            "the control: the name was asked again"
+        );
+    }
 }
 
 #[test]

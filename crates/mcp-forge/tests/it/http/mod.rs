@@ -2,6 +2,7 @@
 
 mod collector;
 mod crowd;
+mod disks;
 mod docs;
 mod door;
 mod environment_routes;

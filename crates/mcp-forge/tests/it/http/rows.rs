@@ -163,10 +163,11 @@ const ROWS: &[Row] = &[
     ),
     row(
         "N1, N2",
-        "other names in `Host`, as after DNS rebinding; other web pages in `Origin`",
+        "other names in `Host`; a name that comes to mean this machine; other web pages in `Origin`",
         "403, or 400 where it is none; a page gets no permission to read",
         &[
             "hostile::another_name_in_the_host_header_is_refused",
+            "hostile::a_page_whose_name_comes_to_mean_this_machine_is_refused",
             "hostile::another_web_page_is_refused",
         ],
     ),
@@ -317,9 +318,14 @@ const ROWS: &[Row] = &[
     ),
     row(
         "P6",
-        "no descriptors left",
-        "503 with a time to come back, and served again when there are some",
-        &["troubles::a_server_without_descriptors_refuses_and_recovers"],
+        "no descriptors left; a disk that is full, stands still for ten seconds, becomes read-only",
+        "503 with a time to come back, and served again when it is well; what only waited is done",
+        &[
+            "troubles::a_server_without_descriptors_refuses_and_recovers",
+            "disks::a_full_disk_refuses_what_it_cannot_keep_and_recovers",
+            "disks::a_disk_that_stands_still_loses_nothing",
+            "disks::a_disk_that_became_read_only_refuses_what_it_cannot_keep",
+        ],
     ),
     row(
         "P7",
@@ -357,6 +363,7 @@ const ROWS: &[Row] = &[
 
 const SOURCES: &[(&str, &str)] = &[
     ("crowd", include_str!("crowd.rs")),
+    ("disks", include_str!("disks.rs")),
     ("door", include_str!("door.rs")),
     ("environment_routes", include_str!("environment_routes.rs")),
     ("hostile", include_str!("hostile.rs")),

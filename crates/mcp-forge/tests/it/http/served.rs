@@ -7,7 +7,7 @@ use std::{
     net::{SocketAddr, TcpStream},
     os::unix::fs::OpenOptionsExt,
     path::Path,
-    process::{Child, Stdio},
+    process::{Child, Command, Stdio},
     sync::{Arc, Mutex},
     thread::JoinHandle,
     time::Duration,
@@ -94,13 +94,23 @@ impl Served {
         arguments: &[&str],
         variables: &[(&str, &str)],
     ) -> Self {
-        let mut child = command(directory.path(), arguments)
+        let mut command = command(directory.path(), arguments);
+        command.stdout(Stdio::null());
+        Self::start_as(directory, command, variables)
+    }
+
+    /// Waits until this command serves in this directory.
+    pub(crate) fn start_as(
+        directory: TempDir,
+        mut command: Command,
+        variables: &[(&str, &str)],
+    ) -> Self {
+        let mut child = command
             // No packages are prepared: what starts is bare Python.
             .env("MCP_FORGE_WARM_READY", "0")
             .env("MCP_FORGE_WARM_TIERS", "json")
             .env("MCP_FORGE_EXECUTION_DEFAULT_CPU_QUOTA", "100000")
             .envs(variables.iter().copied())
-            .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
@@ -236,7 +246,8 @@ impl Drop for Served {
     }
 }
 
-fn with_tokens() -> TempDir {
+/// A data directory with the tokens of [`Served::start`].
+pub(super) fn with_tokens() -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     let entry = |name: &str, scopes: &str| {
         let hash = Sha256::digest(token(name));

@@ -9,7 +9,10 @@ use super::{
     issuer::{Issuer, Key, now},
     serve, serve_with, token,
 };
-use crate::http::served::{PATIENCE, Reply, initialize, modern_meta};
+use crate::http::{
+    quotas::BURN,
+    served::{PATIENCE, Reply, initialize, modern_meta},
+};
 
 fn post(served: &Served, token: &str, more: &[&str], body: &str) -> Reply {
     let authorization = format!("Authorization: Bearer {token}");
@@ -186,6 +189,24 @@ fn who_it_is_and_how_much_they_may_is_the_operators_to_say() {
     assert_eq!(ask(&served, &issuer.token(&claims("c@d"))).status, 200);
     assert_eq!(ask(&served, &token("ada")).status, 200);
     assert_eq!(ask(&served, &token("ada")).status, 200);
+}
+
+#[test]
+fn cpu_time_of_an_issuers_principal_is_the_operators_to_say_too() {
+    let issuer = Issuer::with(vec![Key::p256("first")]);
+    let served = serve(&[("one", &issuer)], "    cpu_seconds_per_hour: 1\n");
+    let run = |token: &str, code: &str| {
+        let authorization = format!("Authorization: Bearer {token}");
+        let headers = [authorization.as_str(), "Content-Type: application/json"];
+        let body = json!({"code": code}).to_string();
+        served
+            .request("POST /api/v1/execute", &headers, &body)
+            .status
+    };
+    let theirs = issuer.token(&json!({}));
+    assert_eq!((run(&theirs, BURN), run(&theirs, "1")), (200, 429));
+    let ours = token("ada");
+    assert_eq!((run(&ours, BURN), run(&ours, "1")), (200, 200));
 }
 
 #[test]
