@@ -69,8 +69,15 @@ const OVER_MCP: &[(&str, &str)] = &[
     ("result", "measured in process: see `forge`"),
 ];
 
-/// A row of an empty MCP `ping`, on the connection of `forge-mcp`.
+/// Rows of requests that ask for nothing: what a connection costs, right before a turn on the same.
+pub(crate) const EMPTY: [(&str, &str); 2] = [PING, EMPTY_HTTP];
+
+/// On the connection of `forge-mcp`.
 pub(crate) const PING: (&str, &str) = ("ping", "an empty MCP `ping` to mcp-forge");
+
+/// On the connection of `forge-http`.
+pub(crate) const EMPTY_HTTP: (&str, &str) =
+    ("livez", "an empty HTTP request to mcp-forge, `GET /livez`");
 
 /// The contender behind HTTP.
 pub(crate) const HTTP: &str = "forge-http";

@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 
 use super::{
+    contenders::EMPTY,
     report::duration,
     results::{Cell, Results},
 };
@@ -148,7 +149,7 @@ fn draw_row(
         .map_or(cell.contender, |contender| contender.about);
     let colour = if cell.contender.starts_with("forge") {
         "#d9480f"
-    } else if about.starts_with("floor") || cell.contender == "ping" {
+    } else if about.starts_with("floor") || EMPTY.iter().any(|(name, _)| cell.contender == *name) {
         "#adb5bd"
     } else {
         "#4c6ef5"

@@ -21,8 +21,8 @@ use super::{
 /// Time for one answer.
 const ANSWER_LIMIT: Duration = Duration::from_mins(2);
 
-/// The workload that a ping is compared with.
-const PINGED: &str = "one";
+/// The workload that an empty request is compared with.
+pub(super) const PINGED: &str = "one";
 
 /// Microseconds by the name of the row that they belong to.
 pub(crate) type Sample = Vec<(&'static str, f64)>;

@@ -16,7 +16,7 @@ use futures_util::future::join_all;
 use jail::spec::{ForkSpec, JailLimits, JailSpec};
 use tokio::{
     sync::{Mutex as AsyncMutex, Notify},
-    time::{sleep, timeout},
+    time::timeout,
 };
 
 use super::{
@@ -234,19 +234,19 @@ impl Pool {
 
     async fn refill(&self) {
         let is_first = !self.is_begun.swap(true, Ordering::Relaxed);
+        let mut delay = REFILL_DELAY;
         if is_first {
             // Somebody waits for the zygote, and then for its first fork: that comes before any other.
             if self.zygote().await.is_err() {
                 return;
             }
-            // That none was ready is no news; that another found none is.
+            delay = FIRST_DELAY;
+        }
+        if is_first || !self.is_low() {
+            // What ended before, and that none was ready, is no news: a turn that only begins would
+            // share the cores with what is made for the next, and so would all after it.
             timeout(Duration::ZERO, self.ended.notified()).await.ok();
-            timeout(FIRST_DELAY, self.ended.notified()).await.ok();
-        } else if !self.is_low() {
-            tokio::select! {
-                () = self.ended.notified() => {}
-                () = sleep(REFILL_DELAY) => {}
-            }
+            timeout(delay, self.ended.notified()).await.ok();
         }
         while self.shortage() > 0 {
             // While some are ready nobody waits: their successors may use the time to rehearse.
