@@ -94,6 +94,7 @@ pub struct Service {
     /// What a sandbox says of itself; asked once, kept only when it answered.
     environment: OnceCell<Value>,
     last_probe: ready::LastProbe,
+    disk_probe: ready::DiskProbe,
     metrics: metrics::Metrics,
     ledger: Arc<Ledger>,
 }
@@ -145,6 +146,7 @@ impl Service {
             ending,
             environment: OnceCell::new(),
             last_probe: ready::LastProbe::default(),
+            disk_probe: ready::DiskProbe::default(),
             metrics: metrics::Metrics::default(),
             ledger,
         })

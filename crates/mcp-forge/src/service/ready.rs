@@ -1,8 +1,15 @@
 //! Whether the application can do its work now.
 
-use std::time::Duration;
+use std::{io, path::Path, sync::Arc, time::Duration};
 
-use tokio::{sync::Mutex, time::Instant};
+use rustix::{
+    fs::{Mode, OFlags},
+    io::Errno,
+};
+use tokio::{
+    sync::{Mutex, Semaphore},
+    time::{Instant, timeout},
+};
 
 use super::Service;
 use crate::bridge::UpstreamState;
@@ -16,6 +23,9 @@ const BELIEVED: Duration = Duration::from_secs(30);
 /// The same where it said that it cannot.
 const DOUBTED: Duration = Duration::from_secs(5);
 
+/// How long a disk may take for a byte.
+const DISK_PATIENCE: Duration = Duration::from_secs(2);
+
 /// What is well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a check of its own")]
@@ -24,7 +34,7 @@ pub struct Readiness {
     pub engine: bool,
     /// The store answers.
     pub store: bool,
-    /// There is room for data.
+    /// There is room for data, and it can be written.
     pub disk: bool,
     /// No upstream has failed.
     pub upstreams: bool,
@@ -41,6 +51,44 @@ impl Readiness {
 #[derive(Debug, Default)]
 pub(super) struct LastProbe(Mutex<Option<(Instant, bool)>>);
 
+/// One look at the disk: another that comes while it stands still would wait as long.
+#[derive(Debug)]
+pub(super) struct DiskProbe(Arc<Semaphore>);
+
+impl Default for DiskProbe {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(1)))
+    }
+}
+
+impl DiskProbe {
+    /// Whether something new can be written in this directory.
+    async fn can_write(&self, directory: &Path) -> bool {
+        let directory = directory.to_owned();
+        let looked = async {
+            let sole = Arc::clone(&self.0).acquire_owned().await;
+            let written = tokio::task::spawn_blocking(move || {
+                let _sole = sole;
+                write_somewhere(&directory)
+            });
+            matches!(written.await, Ok(Ok(())))
+        };
+        timeout(DISK_PATIENCE, looked).await.unwrap_or(false)
+    }
+}
+
+/// Writes a file that never has a name, so that nothing is left of it.
+fn write_somewhere(directory: &Path) -> io::Result<()> {
+    let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+    let file = match rustix::fs::open(directory, flags, Mode::from_raw_mode(0o600)) {
+        // A file system that has no such files says nothing of those that it has.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR) => return Ok(()),
+        opened => opened?,
+    };
+    rustix::io::write(file, b"1")?;
+    Ok(())
+}
+
 impl Service {
     /// Looks whether the application can do its work now.
     pub async fn readiness(&self) -> Readiness {
@@ -48,7 +96,7 @@ impl Service {
         Readiness {
             engine: self.engine_is_usable().await,
             store: self.sessions.store_answers().await,
-            disk: self.has_room(),
+            disk: self.has_room() && self.disk_probe.can_write(&self.config.data_dir).await,
             upstreams: upstreams
                 .iter()
                 .all(|upstream| upstream.state != UpstreamState::Failed),
