@@ -7,7 +7,7 @@ use std::{
 
 /// Modules from the top of the program to its bottom. Those on one row may not use each other,
 /// except that `runner` has the wire types that `engine` and `bridge` share.
-const ROWS: [&[&str]; 13] = [
+const ROWS: [&[&str]; 14] = [
     &["main", "lib"],
     &["cli"],
     &["http"],
@@ -21,6 +21,7 @@ const ROWS: [&[&str]; 13] = [
     &["config"],
     &["policy", "packages"],
     &["limits", "liveness", "text", "names"],
+    &["lock"],
 ];
 
 /// Uses that the rows alone would forbid, with the reason.
