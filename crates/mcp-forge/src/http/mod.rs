@@ -20,7 +20,6 @@ use axum::{
 };
 use futures_util::StreamExt;
 use http::{Request, StatusCode, header::CONTENT_TYPE};
-use http_body_util::BodyExt;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::{
     sync::CancellationToken,
@@ -32,6 +31,7 @@ mod bind;
 mod connections;
 mod gate;
 mod health;
+mod holding;
 mod metadata;
 mod quotas;
 mod tls;
@@ -52,6 +52,7 @@ use crate::{
 };
 use connections::Connections;
 use gate::Gate;
+use holding::Holding;
 use quotas::{Counted, Quotas};
 
 /// How long the last answers may take to reach clients that are hung up on.
@@ -324,12 +325,7 @@ fn until_its_end(
     response: Response,
     counted: (Option<TaskTrackerToken>, Counted, Span),
 ) -> Response {
-    response.map(|body| {
-        Body::new(body.map_frame(move |frame| {
-            let _counted = &counted;
-            frame
-        }))
-    })
+    response.map(|body| Body::new(Holding::new(body, counted)))
 }
 
 async fn no_such_address() -> Problem {

@@ -27,7 +27,7 @@ use crate::{
     environments::{Built, Refusal},
     names::Principal,
     session::SessionError,
-    turn::{Observer, Stream},
+    turn::{Observer, Stream, json_size},
 };
 
 /// Of one principal: executions that run; that are remembered after their end; and that were
@@ -35,6 +35,10 @@ use crate::{
 pub(crate) const MAX_RUNNING: usize = 64;
 const MAX_ENDED: usize = 64;
 const MAX_UNSEEN: usize = 64;
+
+/// Bytes of what one principal's wrote and answered: of those that are remembered, but always the newest;
+/// and of those whose end nobody has seen, before a further one is refused.
+const MAX_BYTES: u64 = 64 << 20;
 
 /// How long one is remembered after its end.
 pub(crate) const REMEMBERED: Duration = Duration::from_hours(1);
@@ -104,6 +108,8 @@ struct Open {
 struct Ended {
     how: How,
     at: Instant,
+    /// What it takes, with what was written, about.
+    bytes: u64,
 }
 
 /// How one ended.
@@ -146,12 +152,18 @@ impl Executions {
         let mine = known
             .values()
             .filter(|other| other.principal == execution.principal);
-        let (mut running, mut unseen) = (0, 0);
+        let (mut running, mut unseen, mut bytes) = (0, 0, 0);
         for other in mine {
-            running += usize::from(!other.has_ended());
-            unseen += usize::from(other.has_ended() && !other.may_be_forgotten());
+            match other.end_and_size() {
+                None => running += 1,
+                Some(_) if other.may_be_forgotten() => {}
+                Some((_, size)) => {
+                    unseen += 1;
+                    bytes += size;
+                }
+            }
         }
-        let has_room = running < MAX_RUNNING && unseen < MAX_UNSEEN;
+        let has_room = running < MAX_RUNNING && unseen < MAX_UNSEEN && bytes < MAX_BYTES;
         if has_room {
             known.insert(execution.id.clone(), Arc::clone(execution));
         }
@@ -220,16 +232,23 @@ impl Executions {
 fn forget(known: &mut HashMap<String, Arc<Execution>>, principal: &Principal) {
     // Of everybody: whoever never asks again would keep theirs for ever.
     let is_old = |at: Instant| at.elapsed() > REMEMBERED;
-    known.retain(|_, execution| !execution.ended_at().is_some_and(is_old));
-    let mut ended: Vec<(Instant, String)> = known
+    let ended_at = |execution: &Execution| execution.end_and_size().map(|(at, _)| at);
+    known.retain(|_, execution| !ended_at(execution).is_some_and(is_old));
+    let mut ended: Vec<(Instant, u64, String)> = known
         .values()
         .filter(|execution| execution.principal == *principal && execution.may_be_forgotten())
-        .filter_map(|execution| Some((execution.ended_at()?, execution.id.clone())))
+        .filter_map(|execution| {
+            let (at, size) = execution.end_and_size()?;
+            Some((at, size, execution.id.clone()))
+        })
         .collect();
     ended.sort_unstable();
-    let too_many = ended.len().saturating_sub(MAX_ENDED);
-    for (_, id) in ended.iter().take(too_many) {
-        known.remove(id);
+    let mut bytes = 0;
+    for (newer, (_, size, id)) in ended.iter().rev().enumerate() {
+        bytes += size;
+        if newer >= MAX_ENDED || (newer > 0 && bytes > MAX_BYTES) {
+            known.remove(id);
+        }
     }
 }
 
@@ -422,11 +441,16 @@ impl Execution {
     }
 
     fn end(&self, how: How) {
+        let answer = match &how {
+            How::Ran(response) => json_size(response),
+            How::Built(_) | How::Refused(_) | How::Cancelled => 0,
+        };
         self.change(|progress| {
             progress.question = None;
             progress.ended = Some(Ended {
                 how,
                 at: Instant::now(),
+                bytes: answer + progress.written.bytes() as u64,
             });
         });
     }
@@ -440,8 +464,11 @@ impl Execution {
         !self.is_promised.load(Ordering::Relaxed) || self.is_seen.load(Ordering::Relaxed)
     }
 
-    fn ended_at(&self) -> Option<Instant> {
-        self.progress.borrow().ended.as_ref().map(|ended| ended.at)
+    /// When it ended, and what it takes.
+    fn end_and_size(&self) -> Option<(Instant, u64)> {
+        let progress = self.progress.borrow();
+        let ended = progress.ended.as_ref()?;
+        Some((ended.at, ended.bytes))
     }
 }
 

@@ -23,6 +23,8 @@ pub(super) struct Written {
     pieces: Vec<Piece>,
     /// Bytes that may still be kept of standard output and standard error together.
     room: usize,
+    /// Bytes that are kept.
+    bytes: usize,
 }
 
 impl Written {
@@ -30,11 +32,17 @@ impl Written {
         Self {
             pieces: Vec::new(),
             room,
+            bytes: 0,
         }
     }
 
     pub(super) const fn len(&self) -> usize {
         self.pieces.len()
+    }
+
+    /// What it takes, about.
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// As many pieces after so many as one reader is given at once: it may be slow, and there may be many.
@@ -64,6 +72,7 @@ impl Written {
         } else {
             self.room.saturating_sub(end + PIECE_BYTES)
         };
+        self.bytes += end + PIECE_BYTES;
         self.pieces.push(Piece {
             stream,
             text: text[..end].to_owned(),

@@ -67,13 +67,13 @@ pub(super) async fn call(
         "protocol_error_job" => (&[], broken()),
         "confirm_delete" => (&["confirm"], said("It is deleted.")),
         "multi_input" => (&["first", "second"], said("It is known.")),
-        "test_tool_with_task" => match answered(answers, "user_name", "name") {
-            Some(name) => (&[], said(&format!("Hello, {name}!"))),
-            None => {
+        "test_tool_with_task" => {
+            let Some(name) = answered(answers, "user_name", "name") else {
                 let question = ("user_name", name_form("What is your name?"));
                 return Some(Ok(ask(&[question], None)));
-            }
-        },
+            };
+            (&[], said(&format!("Hello, {name}!")))
+        }
         _ => return None,
     };
     let open = open.iter().map(|key| {
@@ -104,7 +104,7 @@ pub(super) fn look(id: &str) -> Result<DetailedTask, ErrorData> {
 /// Takes answers; those to what was not asked are passed over.
 pub(super) fn answer(id: &str, answers: &InputResponses) -> Result<(), ErrorData> {
     change(id, |work| {
-        work.open.retain(|key, _| !answers.contains_key(key))
+        work.open.retain(|key, _| !answers.contains_key(key));
     })
 }
 

@@ -3,11 +3,12 @@
 use std::{
     io::{BufRead, BufReader, Write},
     thread,
+    time::{Duration, Instant},
 };
 
 use serde_json::{Value, json};
 
-use super::served::{Reply, Served, token};
+use super::served::{PATIENCE, Reply, Served, token};
 
 /// One request of somebody's.
 pub(super) fn ask(served: &Served, who: &str, line: &str, more: &[&str], body: &Value) -> Reply {
@@ -51,6 +52,11 @@ fn code_runs_and_its_outcome_is_no_error() {
         &json!({"code": "while True: pass", "timeout": 0.5}),
     );
     assert_eq!(late["outcome"], "timed_out");
+    // What is no stream says how long it is.
+    let reply = get(&served, "ada", "/api/v1/sessions");
+    let length = reply.body.len().to_string();
+    assert_eq!(reply.header("content-length"), Some(length.as_str()));
+    assert_eq!(reply.header("transfer-encoding"), None);
 }
 
 #[test]
@@ -236,6 +242,29 @@ fn an_execution_that_nobody_waits_for_is_watched_and_asked_for_later() {
             "{line}"
         );
     }
+}
+
+/// Each takes some 4 MB, and 64 MiB are remembered: of twenty the last, and never the first.
+#[test]
+fn large_executions_are_forgotten_before_they_are_many() {
+    let served = Served::start(&[]);
+    let code = "import sys\nsys.stdout.write('o' * 900_000)\nsys.stderr.write('e' * 900_000)\n'r' * 900_000";
+    let begin = |code: &str| {
+        let line = "POST /api/v1/execute?wait=false";
+        let begun = ask(&served, "ada", line, &[], &json!({"code": code}));
+        let address = begun.header("location").unwrap().to_owned();
+        let asked = Instant::now();
+        while get(&served, "ada", &address).json()["state"] == "running" {
+            assert!(asked.elapsed() < PATIENCE, "it does not end");
+            thread::sleep(Duration::from_millis(10));
+        }
+        address
+    };
+    let small = begin("1");
+    let large: Vec<String> = (0..20).map(|_| begin(code)).collect();
+    let status = |address: &String| get(&served, "ada", address).status;
+    assert_eq!((status(&small), status(&large[0])), (404, 404));
+    assert_eq!((status(&large[12]), status(&large[19])), (200, 200));
 }
 
 #[test]
