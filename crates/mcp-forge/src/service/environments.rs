@@ -198,6 +198,7 @@ impl Service {
         request: BuildEnvironmentRequest,
         teller: &Teller,
     ) -> Result<Built, ServiceError> {
+        let _awaited = self.awaited.token();
         let building = self.metrics.begin_build();
         let _spending = self.spending(principal, teller);
         let checked = request
@@ -226,6 +227,7 @@ impl Service {
         teller: &Teller,
     ) -> Result<Built, ServiceError> {
         let name = environment_name("name", name)?;
+        let _awaited = self.awaited.token();
         let building = self.metrics.begin_build();
         let _spending = self.spending(principal, teller);
         if let Err(error) = self.may_use_cpu(principal) {

@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde_json::{Value, json};
-use tokio::sync::OnceCell;
+use tokio::{sync::OnceCell, time::timeout};
 use tokio_util::{
     sync::{CancellationToken, DropGuard},
     task::TaskTracker,
@@ -74,6 +74,9 @@ const TIDY_EVERY: Duration = Duration::from_hours(1);
 /// was used.
 const SETTLE_EVERY: Duration = Duration::from_secs(30);
 
+/// How long the end waits for what front doors are about to drop.
+const LAST_RECORDS: Duration = Duration::from_secs(5);
+
 /// The application: one a process, shared by every front door.
 #[derive(Debug)]
 pub struct Service {
@@ -86,6 +89,8 @@ pub struct Service {
     slots: Slots,
     executions: Executions,
     uploads: files::Uploads,
+    /// Executions and builds that somebody waits for.
+    awaited: TaskTracker,
     /// Sandboxes whose turn is over and that are not gone yet.
     endings: TaskTracker,
     /// Cancelled when the service ends, or is gone.
@@ -141,6 +146,7 @@ impl Service {
             slots,
             executions: Executions::default(),
             uploads: files::Uploads::default(),
+            awaited: TaskTracker::new(),
             endings: TaskTracker::new(),
             _ended: ending.clone().drop_guard(),
             ending,
@@ -184,12 +190,17 @@ impl Service {
     }
 
     /// Ends the sessions and the upstreams, and waits for the last sandboxes to be gone. Executions that
-    /// somebody waits for are ended by dropping their futures, which the front door holds.
+    /// somebody waits for are ended by dropping their futures, which the front door holds: it has, or is
+    /// about to, and each then writes its last record, for which this waits, but not for long.
     pub async fn shutdown(&self) {
         self.ending.cancel();
         self.executions.stop();
         self.executions.idle().await;
         self.sessions.shutdown().await;
+        self.awaited.close();
+        if timeout(LAST_RECORDS, self.awaited.wait()).await.is_err() {
+            tracing::warn!("what somebody waits for has not ended; its end will not be recorded");
+        }
         self.endings.close();
         self.endings.wait().await;
         self.environments.settled().await;
@@ -294,6 +305,8 @@ impl Service {
         request: ExecuteRequest,
         (observer, interrupt): (&mut dyn Observer, CancellationToken),
     ) -> Result<ExecuteResponse, ServiceError> {
+        // Given back when the last record is written, also where this is dropped.
+        let _awaited = self.awaited.token();
         let checked = request::check(request, &self.config)
             .and_then(|checked| self.may_use_cpu(principal).map(|()| checked));
         let checked = match checked {

@@ -257,6 +257,25 @@ async fn a_dropped_call_kills_its_sandbox_and_ends_once_in_the_audit() {
     assert_eq!(executions(&service), started_and("cancelled"));
 }
 
+/// A front door that is to end drops its calls when their tasks come to it, which may be late.
+#[tokio::test]
+async fn the_end_waits_for_the_last_record_of_what_is_about_to_be_dropped() {
+    let directory = tempfile::tempdir().unwrap();
+    let engine = FakeEngine::new(hang);
+    let service = service(Arc::clone(&engine), directory.path(), |_| {});
+    let running = tokio::spawn({
+        let service = Arc::clone(&service);
+        async move {
+            let call = execute(&service, code("while True: pass"));
+            tokio::time::timeout(Duration::from_millis(300), call).await
+        }
+    });
+    engine.wait_launched(1).await;
+    service.shutdown().await;
+    assert_eq!(executions(&service), started_and("cancelled"));
+    running.await.unwrap().unwrap_err();
+}
+
 #[tokio::test]
 async fn an_engine_that_starts_nothing_is_an_error_with_one_end() {
     let directory = tempfile::tempdir().unwrap();
