@@ -6,9 +6,12 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+use rustix::{
+    event::{PollFd, PollFlags, Timespec},
+    net::{
+        AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+        SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+    },
 };
 
 /// Largest message, in bytes.
@@ -95,6 +98,12 @@ impl Channel {
     /// The end itself, to give away.
     pub(crate) fn into_fd(self) -> OwnedFd {
         self.0
+    }
+
+    /// Whether [`Self::receive`] would not wait.
+    pub(crate) fn is_ready(&self) -> bool {
+        let mut polled = [PollFd::new(&self.0, PollFlags::IN)];
+        rustix::event::poll(&mut polled, Some(&Timespec::default())) == Ok(1)
     }
 
     /// Waits for one message; `None` when the other end is closed.

@@ -419,11 +419,11 @@ impl Starting {
         if woken.get(2) == Some(&true) {
             return Wake::OutOfMemory;
         }
-        if woken[1] {
-            return Wake::ServerSpoke;
-        }
+        // How it ended is known before the server's word that it shall.
         if woken[0] {
             Wake::InitSpoke
+        } else if woken[1] {
+            Wake::ServerSpoke
         } else {
             Wake::Tick
         }

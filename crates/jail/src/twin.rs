@@ -6,7 +6,7 @@
 use std::{
     os::fd::{AsFd, OwnedFd},
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use rustix::process::Signal;
@@ -14,11 +14,15 @@ use rustix::process::Signal;
 use crate::{
     cgroup::Cgroup,
     fork::{KILLED_FROM_OUTSIDE, cause_of},
-    keeper, launch,
+    launch,
     meter::Meter,
     spec::{Cause, CopySpec, Layer, Report},
     watch::{self, Members},
 };
+
+/// How long init may take to say how a copy ended. It says so as soon as it is scheduled, unless it
+/// had heard too late that it was to.
+const INIT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A living copy.
 pub(crate) struct Twin {
@@ -79,8 +83,7 @@ impl Twin {
         if !is_gone {
             self.kill();
         }
-        // Init may have heard too late that it was to tell.
-        let is_told = self.is_told || since.elapsed() > keeper::PATIENCE;
+        let is_told = self.is_told || since.elapsed() > INIT_PATIENCE;
         is_gone && self.is_dead && is_told
     }
 

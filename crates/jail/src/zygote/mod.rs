@@ -206,25 +206,23 @@ impl<'a> Zygote<'a> {
             return;
         };
         match event {
-            Event::Spoke(_) => match fork.listen(&self.layers) {
-                Heard::Word => {}
-                Heard::CopyEnded(pid, status) => {
-                    let mut twins = self.twins.values_mut();
-                    if let Some(twin) =
-                        twins.find(|twin| twin.sandbox == id && twin.spec.pid == pid)
-                    {
-                        twin.reaped(status);
-                    }
+            Event::Spoke(_) => {
+                if !self.hear(id)
+                    && let Some(fork) = self.forks.get(&id)
+                {
+                    // It is dying: what is left to say, its death says.
+                    self.ready.remove(&*fork.report);
                 }
-                // It is dying: what is left to say, its death says.
-                Heard::Nothing => self.ready.remove(&*fork.report),
-            },
+            }
             Event::GuardSpoke(_) => match launch::word(fork.guard.as_fd()) {
                 launch::Word::Interrupt => watch::interrupt(fork.pid),
                 launch::Word::Used => fork.is_used = true,
                 launch::Word::Stop => {
                     self.ready.remove(&fork.guard);
-                    fork.end(Cause::Killed);
+                    self.hear_all(id);
+                    if let Some(fork) = self.forks.get_mut(&id) {
+                        fork.end(Cause::Killed);
+                    }
                 }
             },
             Event::OutOfMemory(_) => {
@@ -235,6 +233,31 @@ impl<'a> Zygote<'a> {
             }
             Event::Died(_) => self.bury(id),
         }
+    }
+
+    /// Hears one word of a sandbox's init. False if there is none.
+    fn hear(&mut self, id: u64) -> bool {
+        let Some(fork) = self.forks.get_mut(&id) else {
+            return false;
+        };
+        match fork.listen(&self.layers) {
+            Heard::Word => {}
+            Heard::CopyEnded(pid, status) => {
+                let mut twins = self.twins.values_mut();
+                if let Some(twin) = twins.find(|twin| twin.sandbox == id && twin.spec.pid == pid) {
+                    twin.reaped(status);
+                }
+            }
+            Heard::Nothing => return false,
+        }
+        true
+    }
+
+    /// Hears what a sandbox's init has said already. Before an end that the server orders: how it
+    /// ended by itself is then known, however late the server's patience found us.
+    fn hear_all(&mut self, id: u64) {
+        let has_more = |fork: &Fork| fork.report.is_ready();
+        while self.forks.get(&id).is_some_and(has_more) && self.hear(id) {}
     }
 
     fn handle_twin(&mut self, id: u64, event: &Event) {
@@ -249,7 +272,11 @@ impl<'a> Zygote<'a> {
                 launch::Word::Used => {}
                 launch::Word::Stop => {
                     self.ready.remove(&*twin.guard);
-                    twin.end(Some(Cause::Killed));
+                    let sandbox = twin.sandbox;
+                    self.hear_all(sandbox);
+                    if let Some(twin) = self.twins.get_mut(&id) {
+                        twin.end(Some(Cause::Killed));
+                    }
                 }
             },
             Event::OutOfMemory(_) => {

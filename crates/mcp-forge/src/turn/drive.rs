@@ -19,8 +19,9 @@ use crate::runner::{
 /// Time for a fresh interpreter to say that it is ready. Not the code's time.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Time for a dying interpreter to be reaped, so that its exit status is known.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+/// Time for a dying interpreter to be reaped, so that its exit status is known. Only one that hung up
+/// without dying is waited for so long.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Calls beyond the turn's cap that are still answered, with a refusal. Code that goes on calling
 /// after so many does not read its answers.

@@ -32,7 +32,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 const SHELL_BYTES: usize = 64;
 
 /// Time for a turn to end once it was interrupted.
-const GRACE: Duration = Duration::from_secs(2);
+const GRACE: Duration = Duration::from_secs(5);
 
 /// Interrupts in that time. The first is not felt if the interpreter has not begun with the code yet.
 const INTERRUPTS: u32 = 2;
@@ -40,7 +40,7 @@ const INTERRUPTS: u32 = 2;
 /// Time for a copy to be made.
 const BRANCH_LIMIT: Duration = Duration::from_secs(10);
 
-/// Time for an interrupt to arrive that no turn has felt: it must not hit the next one.
+/// Time for an interrupt to arrive that no turn may have felt: it must not hit the next one.
 const INTERRUPT_TRAVEL: Duration = Duration::from_millis(100);
 
 /// A session's interpreter. Dropping it kills.
@@ -194,8 +194,8 @@ impl Resident {
             match stop {
                 Err(end) => end,
                 Ok(stop) => {
-                    let told = interrupt(&mut **guard, exchange).await;
-                    settle(stop, told).await
+                    let (told, sent) = interrupt(&mut **guard, exchange).await;
+                    settle(stop, told, sent).await
                 }
             }
         };
@@ -211,7 +211,7 @@ impl Resident {
             };
             let rest = drive.exchange(None, &mut streams, &mut record);
             let told = tokio::time::timeout(GRACE, rest).await;
-            settle(Stop::Flood, told.ok()).await
+            settle(Stop::Flood, told.ok(), 1).await
         } else {
             end
         };
@@ -419,30 +419,31 @@ impl Resident {
     }
 }
 
-/// Interrupts a turn, and gives it its time to end.
+/// Interrupts a turn, and gives it its time to end. Also says how many interrupts were sent.
 async fn interrupt(
     guard: &mut dyn Guard,
     mut exchange: Pin<&mut impl Future<Output = End>>,
-) -> Option<End> {
-    for _ in 0..INTERRUPTS {
+) -> (Option<End>, u32) {
+    for sent in 1..=INTERRUPTS {
         guard.interrupt().await;
         let told = tokio::time::timeout(GRACE / INTERRUPTS, &mut exchange).await;
         if told.is_ok() {
-            return told.ok();
+            return (told.ok(), sent);
         }
     }
-    None
+    (None, INTERRUPTS)
 }
 
 /// What an interrupted turn has come to.
-async fn settle(stop: Stop, told: Option<End>) -> End {
+async fn settle(stop: Stop, told: Option<End>, sent: u32) -> End {
     match told {
         Some(End::Done(done)) => {
             let felt = done
                 .error
                 .as_ref()
                 .is_some_and(|error| error.kind == "KeyboardInterrupt");
-            if !felt {
+            // At most one was felt.
+            if !felt || sent > 1 {
                 tokio::time::sleep(INTERRUPT_TRAVEL).await;
             }
             End::Interrupted(stop, done)
