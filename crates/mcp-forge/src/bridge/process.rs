@@ -17,7 +17,7 @@ use tokio::{
     process::{Child, ChildStderr, ChildStdin, ChildStdout, Command},
     time::Instant,
 };
-use tokio_util::task::AbortOnDropHandle;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::text::Secrets;
 
@@ -27,6 +27,9 @@ const STDERR_TAIL_BYTES: usize = 4 << 10;
 const LOG_LINES: usize = 20;
 /// What the kernel gets to end a killed group.
 const KILL_PATIENCE: Duration = Duration::from_secs(2);
+/// What the last words of a group that is gone may take to be read. Only a process that left the
+/// group and kept its standard error takes so long.
+const WORDS_PATIENCE: Duration = Duration::from_secs(2);
 const LOG_PERIOD: Duration = Duration::from_secs(10);
 
 /// What an upstream inherits, beside the variables configured for it. `PATH`, `HOME` and their
@@ -180,7 +183,13 @@ pub(super) struct Stderr {
     upstream: String,
     secrets: Secrets,
     tail: Mutex<VecDeque<u8>>,
-    reader: Mutex<Option<AbortOnDropHandle<()>>>,
+    reader: Mutex<Option<Reader>>,
+}
+
+/// What reads it, and that all was read.
+struct Reader {
+    finished: CancellationToken,
+    _task: AbortOnDropHandle<()>,
 }
 
 impl Stderr {
@@ -193,9 +202,18 @@ impl Stderr {
         })
     }
 
-    /// What to add to the reason of an end: the last lines as one, with control characters escaped
-    /// and secrets removed; empty if there were none.
-    pub(super) fn last_words(&self) -> String {
+    /// What to add to the reason of an end, of a program that was stopped: the last lines as one, with
+    /// control characters escaped and secrets removed; empty if there were none.
+    pub(super) async fn last_words(&self) -> String {
+        let finished = self
+            .reader
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .as_ref()
+            .map(|reader| reader.finished.clone());
+        if let Some(finished) = finished {
+            let _ = tokio::time::timeout(WORDS_PATIENCE, finished.cancelled()).await;
+        }
         let bytes: Vec<u8> = self
             .tail
             .lock()
@@ -225,7 +243,10 @@ impl Stderr {
 
     fn follow(self: &Arc<Self>, errors: ChildStderr) {
         let this = Arc::downgrade(self);
+        let finished = CancellationToken::new();
+        let at_its_end = finished.clone().drop_guard();
         let task = tokio::spawn(async move {
+            let _at_its_end = at_its_end;
             let mut errors = errors;
             let mut buffer = vec![0; 4096];
             let mut log = Log {
@@ -238,8 +259,10 @@ impl Stderr {
                 this.take(&buffer[..read], &mut log);
             }
         });
-        *self.reader.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some(AbortOnDropHandle::new(task));
+        *self.reader.lock().unwrap_or_else(PoisonError::into_inner) = Some(Reader {
+            finished,
+            _task: AbortOnDropHandle::new(task),
+        });
     }
 
     fn take(&self, bytes: &[u8], log: &mut Log) {

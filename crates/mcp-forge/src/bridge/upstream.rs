@@ -10,7 +10,7 @@ use std::{
 
 use tokio::{
     sync::watch,
-    time::{Instant, sleep, sleep_until, timeout},
+    time::{Instant, sleep_until, timeout},
 };
 
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -221,9 +221,8 @@ impl Upstream {
                 State::Ready(connection)
             }
             Err(reason) => {
-                // What a program printed just before its end may still be in the pipe.
-                sleep(Duration::from_millis(50)).await;
-                let reason = self.presentable(&format!("{reason}{}", stderr.last_words()));
+                let words = stderr.last_words().await;
+                let reason = self.presentable(&format!("{reason}{words}"));
                 tracing::warn!(upstream = %self.owner.server, %reason, "an upstream did not start");
                 self.failed(reason)
             }
