@@ -95,8 +95,10 @@ async fn serve_http(config: Config, address: Option<&str>) -> Result<Exit, CliEr
     let service = service(config)?;
     let listening = listen_for_commands(service.config());
     let is_log_json = service.config().telemetry.log_format == LogFormat::Json;
+    let signals = http::Signals::watch()?;
     greet(&bound, made.as_ref(), is_log_json)?;
-    http::serve(service, bound, Credentials { tokens, oauth }, listening).await?;
+    let credentials = Credentials { tokens, oauth };
+    http::serve(service, bound, credentials, listening, signals).await;
     Ok(Exit::Success)
 }
 

@@ -122,18 +122,15 @@ struct Shared {
 /// directory's socket, if it could be made. After the signal nobody new is let in, and what runs has
 /// the configured time to end; a second signal cuts that short. By the end every turn is over and
 /// every upstream stopped.
-///
-/// # Errors
-///
-/// [`HttpError::Signals`]; nothing was served.
 pub async fn serve(
     service: Arc<Service>,
     bound: Bound,
     credentials: Credentials,
     socket: Option<Listening>,
-) -> Result<(), HttpError> {
+    signals: Signals,
+) {
     let mcp = Endpoint::new(&service, CancellationToken::new());
-    serve_mcp(service, mcp, bound, credentials, socket).await
+    serve_mcp(service, mcp, bound, credentials, socket, signals).await;
 }
 
 /// As [`serve`], with another MCP endpoint.
@@ -143,8 +140,8 @@ pub(crate) async fn serve_mcp(
     bound: Bound,
     credentials: Credentials,
     socket: Option<Listening>,
-) -> Result<(), HttpError> {
-    let mut signals = Signals::watch().map_err(HttpError::Signals)?;
+    mut signals: Signals,
+) {
     let stop = mcp.stop().clone();
     let shared = Shared {
         mcp: Arc::new(mcp),
@@ -197,7 +194,6 @@ pub(crate) async fn serve_mcp(
         let _ = others.await;
     }
     service.shutdown().await;
-    Ok(())
 }
 
 fn router(shared: &Shared, gate: Arc<Gate>, stop: CancellationToken) -> Router {
@@ -339,17 +335,30 @@ async fn no_such_method() -> Problem {
     )
 }
 
-/// The signals that end a server.
-struct Signals {
+/// The signals that end a server. Watched before anybody is told that it is there: one that comes
+/// earlier ends it at once.
+pub struct Signals {
     interrupt: Signal,
     terminate: Signal,
 }
 
+impl std::fmt::Debug for Signals {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Signals").finish_non_exhaustive()
+    }
+}
+
 impl Signals {
-    fn watch() -> io::Result<Self> {
+    /// Begins to watch.
+    ///
+    /// # Errors
+    ///
+    /// [`HttpError::Signals`].
+    pub fn watch() -> Result<Self, HttpError> {
+        let watch = |kind| signal(kind).map_err(HttpError::Signals);
         Ok(Self {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
+            interrupt: watch(SignalKind::interrupt())?,
+            terminate: watch(SignalKind::terminate())?,
         })
     }
 

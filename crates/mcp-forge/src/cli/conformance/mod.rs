@@ -66,10 +66,17 @@ async fn start(directory: &Path) -> (tokio::task::JoinHandle<()>, SocketAddr, St
     };
     let endpoint = Endpoint::of(&config, CancellationToken::new(), |_| Fixture::default());
     let service = service(config).unwrap();
+    let signals = http::Signals::watch().unwrap();
     let served = tokio::spawn(async move {
-        http::serve_mcp(Arc::clone(&service), endpoint, bound, credentials, None)
-            .await
-            .unwrap();
+        http::serve_mcp(
+            Arc::clone(&service),
+            endpoint,
+            bound,
+            credentials,
+            None,
+            signals,
+        )
+        .await;
     });
     (served, address, token)
 }
