@@ -18,7 +18,7 @@ use super::{
 
 /// How long the answer to an interrupted turn is waited for. Code that does not stop is killed by
 /// the server before that.
-const INTERRUPT_PATIENCE: Duration = Duration::from_secs(5);
+const INTERRUPT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A server that was reached.
 #[derive(Debug)]

@@ -42,7 +42,7 @@ const LOG_END: u64 = 4096;
 const ATTEMPTS: usize = 5;
 
 /// How long a server may take to say hello. One that is stopped never does.
-const HELLO: Duration = Duration::from_secs(5);
+const HELLO: Duration = Duration::from_secs(10);
 
 /// Bytes between this process and the server in it.
 const PIPE_BYTES: usize = 1 << 16;

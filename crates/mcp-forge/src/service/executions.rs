@@ -44,7 +44,7 @@ const MAX_BYTES: u64 = 64 << 20;
 pub(crate) const REMEMBERED: Duration = Duration::from_hours(1);
 
 /// How long whoever ends one waits for its end.
-const CANCEL_PATIENCE: Duration = Duration::from_secs(5);
+const CANCEL_PATIENCE: Duration = Duration::from_secs(10);
 
 /// For how long a person may think about a question.
 const PATIENCE: Duration = Duration::from_mins(10);

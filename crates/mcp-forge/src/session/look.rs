@@ -23,8 +23,9 @@ use crate::{
     turn::{Resident, ResidentError},
 };
 
-/// How long an answer waits to tell which files its turn changed.
-const ANSWER_PATIENCE: Duration = Duration::from_millis(60);
+/// How long an answer waits to tell which files its turn changed. Only threads that hold the
+/// interpreter, or a machine that is very busy, take so long.
+const ANSWER_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Time for an inspection, on a machine that is busy with threads of the session.
 const INSPECT_LIMIT: Duration = Duration::from_secs(5);

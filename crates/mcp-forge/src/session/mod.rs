@@ -57,10 +57,10 @@ const SHOWN_HISTORY: u32 = 20;
 pub const MAX_FILE_BYTES: usize = 8 << 20;
 
 /// How long the reader of a state waits for a look at what the session holds now.
-const LOOK_PATIENCE: Duration = Duration::from_millis(500);
+const LOOK_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long the reader of a file waits for it to be brought to the host.
-const FLUSH_PATIENCE: Duration = Duration::from_secs(5);
+const FLUSH_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A turn for a session.
 pub struct SessionTurn {

@@ -181,7 +181,10 @@ impl Task {
                 Message::Look(reply) => {
                     let lost = self.look_closely(live, notes).await;
                     notes.written().await;
-                    let _ = reply.send(());
+                    if reply.send(()).is_err() {
+                        // Who asked has gone with what was known before, and is told that there is more.
+                        notes.put(Note::Tell(Change::State)).await;
+                    }
                     lost
                 }
             };

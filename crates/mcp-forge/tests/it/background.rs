@@ -489,8 +489,12 @@ fn a_server_that_does_not_answer_is_passed_over() {
     let place = Place::new();
     place.in_session("a", "x = 1");
     let stopped = place.server();
-    // Who is shown a session waits for its history: nothing is being written then, and no lock held.
-    run(place.path(), &["session", "show", "a"]);
+    // Once all of the turn is written, no lock is held.
+    until(|| {
+        let shown = json_of(&run(place.path(), &["session", "show", "a", "--json"]));
+        shown["history"][0]["outcome"] == "completed"
+            && shown["introspection"]["x"]["repr"].is_string()
+    });
     kill_process(pid_of(stopped), Signal::STOP).unwrap();
     let (code, stdout, stderr) = place.in_session("b", "2");
     assert_eq!((code, stdout.as_str()), (Some(0), "2\n"), "{stderr}");
@@ -614,6 +618,12 @@ fn what_a_socket_is_sent_is_bounded_and_costs_its_sender_only() {
     // Of so many some are hung up on; none of them is in anybody's way once they are gone.
     silent.clear();
     drop(stranger);
-    until(|| place.in_session("a", "x").1 == "1\n");
+    // While it counts them still, a command takes it for one that leaves, and starts another.
+    until(|| {
+        let mut client = UnixStream::connect(&address).unwrap();
+        let ping = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n";
+        client.write_all(ping).is_ok() && client.read(&mut [0; 4096]).is_ok_and(|length| length > 0)
+    });
+    assert_eq!(place.in_session("a", "x").1, "1\n");
     assert_eq!(place.sockets("background").len(), 1);
 }

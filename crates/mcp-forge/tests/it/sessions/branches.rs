@@ -86,7 +86,7 @@ async fn engine() -> (Native, Config, tempfile::TempDir) {
     let mut config = config();
     place.path().clone_into(&mut config.data_dir);
     config.native.warm = true;
-    config.default_limits.timeout = Duration::from_secs(30);
+    config.default_limits.timeout = Duration::from_mins(1);
     let engine = Native::with_jail(&config, program);
     engine.prepare().await.unwrap();
     (engine, config, place)
@@ -135,7 +135,7 @@ fn processes(name: &str) -> BTreeSet<u32> {
 }
 
 async fn wait_for_processes(name: &str, count: usize) {
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_mins(1);
     while processes(name).len() != count {
         let found = processes(name);
         assert!(Instant::now() < deadline, "{name}: {found:?}, not {count}");
@@ -184,9 +184,9 @@ async fn a_copy_has_everything_and_both_go_their_own_way() {
         .await;
     assert_eq!(warm.value("a", "open('f').read()").await, "changed by b");
     let state = state_when(&warm.service, "b", |state| {
-        state["introspection"]["y"].is_object()
+        state["introspection"]["x"]["length"] == 3
     });
-    assert_eq!(state.await["introspection"]["x"]["length"], 3);
+    assert!(state.await["introspection"]["y"].is_object());
     warm.end().await;
 }
 
@@ -203,11 +203,11 @@ async fn a_copy_shares_memory_until_it_writes() {
     assert_eq!(warm.value("b", "len(data)").await, json!(100 << 20));
     let both = processes("fg-shared");
     assert_eq!(both.len(), 2);
-    let before: u64 = both.iter().map(share_of_the_data).sum();
+    let before: u64 = both.iter().copied().map(share_of_the_data).sum();
     assert!((100..110).contains(&before), "{before} MiB");
     warm.value("b", "data[::4096] = bytes(len(data) // 4096)")
         .await;
-    let after: u64 = both.iter().map(share_of_the_data).sum();
+    let after: u64 = both.iter().copied().map(share_of_the_data).sum();
     assert!((200..210).contains(&after), "{before}, then {after} MiB");
     assert_eq!(warm.value("a", "data.count(0)").await, json!(0));
     warm.end().await;
@@ -215,7 +215,7 @@ async fn a_copy_shares_memory_until_it_writes() {
 
 /// The proportional share, in mebibytes, of the one mapping that has 100 of them resident. Those of
 /// the interpreter are no measure: they shrink whenever the pool makes another fork.
-fn share_of_the_data(pid: &u32) -> u64 {
+fn share_of_the_data(pid: u32) -> u64 {
     let maps = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
     let mebibytes = |field| {
         maps.lines()
@@ -322,9 +322,9 @@ import os, time
 for _ in range(6):
     if not os.fork():
         held = bytearray(b'y') * (100 << 20)
-        time.sleep(100)
+        time.sleep(1000)
         os._exit(0)
-time.sleep(20)";
+time.sleep(1000)";
         let response = warm.run(dies, code).await;
         assert_eq!(response.outcome, "out_of_memory", "{:?}", response.error);
         assert_eq!(warm.value(lives, "len(x)").await, json!(50 << 20));
@@ -470,6 +470,7 @@ async fn nothing_outlives_a_killed_keeper() {
     wait_for_processes("fg-orphan", 1).await;
     kill_keepers(warm.place.path()).await;
     wait_for_processes("fg-orphan", 0).await;
+    state_when(&warm.service, "b", |state| state["state"] == "lost").await;
     assert_eq!(warm.run("b", "1").await.outcome, "session_lost");
     warm.service.shutdown().await;
     let Warm { service, place } = warm;

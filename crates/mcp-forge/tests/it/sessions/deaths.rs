@@ -129,7 +129,7 @@ async fn a_killed_zygote_costs_a_session_nothing() {
     let service = &warm.service;
     run(service, "a", "x = 1").await;
     let endless = ExecuteRequest {
-        timeout: Some(5.0),
+        timeout: Some(20.0),
         ..request("a", ENDLESS)
     };
     let turn = begin(service, endless).await;

@@ -19,6 +19,7 @@ async fn the_state_has_the_shape_of_the_specification_and_more() {
     );
     let state = state_when(&service, "a", |state| {
         state["history"][0]["outcome"] == "completed"
+            && state["introspection"]["df"]["repr"].is_string()
     })
     .await;
     assert_eq!(

@@ -59,6 +59,10 @@ async fn files_larger_than_a_piece_come_out_and_go_back_whole() {
     let (service, _, _) = service_in(directory.path(), |_| {});
     let text = "0123456789".repeat(90_000);
     run(&service, "a", &format!("write big {text}")).await;
+    service
+        .session_file(&Principal::local(), "a", "big")
+        .await
+        .unwrap();
     service.shutdown().await;
     let kept = std::fs::read_to_string(directory.path().join("sessions/a/files/big")).unwrap();
     assert!(kept == text, "{} bytes", kept.len());

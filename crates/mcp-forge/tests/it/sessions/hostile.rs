@@ -184,7 +184,7 @@ fn a_thousand_turns_leave_nothing_in_the_server() {
     assert!(after.0 < before.0 + 100, "{before:?} then {after:?}");
     assert!(after.1 < before.1 + 100, "{before:?} then {after:?}");
     assert!(
-        after.2 < before.2 + (16 << 10),
+        after.2 < before.2 + (64 << 10),
         "KiB: {before:?} then {after:?}"
     );
     let state = program.read_state();
@@ -197,15 +197,15 @@ fn a_thousand_turns_leave_nothing_in_the_server() {
         "{}",
         grown["usage"]
     );
-    let state = program.read_state();
-    assert!(
-        state["introspection"]["held"]["memory_mb"]
-            .as_f64()
-            .unwrap()
-            > 60.0,
-        "{}",
-        state["introspection"]
-    );
+    let deadline = Instant::now() + Duration::from_mins(1);
+    let held = loop {
+        let state = program.read_state();
+        if let Some(held) = state["introspection"]["held"]["memory_mb"].as_f64() {
+            break held;
+        }
+        assert!(Instant::now() < deadline, "{}", state["introspection"]);
+    };
+    assert!(held > 60.0, "{held}");
 }
 
 fn memory_kib(pid: u32) -> u64 {
@@ -335,7 +335,7 @@ fn cancelled_at_any_time_the_next_call_is_right() {
     // From the moment when it is accepted, over its compilation, to its run.
     let long = format!(
         "many = [{}]\nwhile True: pass",
-        "(lambda: 1),".repeat(5_000)
+        "(lambda: 1),".repeat(1_000)
     );
     for moment in 0..6 {
         let compiling = program.begin_run(&long);
@@ -353,7 +353,7 @@ fn cancelled_at_any_time_the_next_call_is_right() {
     cancel(&mut program, running);
     is_right(&mut program, "after its end");
     // By another client, whose requests have the same numbers.
-    let code = "print('begun', flush=True)\nimport time\ntime.sleep(3)\n'done'";
+    let code = "print('begun', flush=True)\nimport time\ntime.sleep(10)\n'done'";
     let running = program.begin_run(code);
     program.wait_begun();
     (0..=running).for_each(|id| cancel(&mut stranger, id));
@@ -410,13 +410,13 @@ async fn a_running_call_is_not_idle_and_ends_with_the_lifetime() {
 
     let directory = tempfile::tempdir().unwrap();
     let service = real_service(directory.path(), |config| {
-        config.sessions.max_lifetime = Duration::from_secs(1);
+        config.sessions.max_lifetime = Duration::from_secs(5);
         config.sessions.cleanup_interval = Duration::from_millis(20);
     });
     let endless = run(&service, "a", "while True: pass").await;
     assert_eq!(endless.outcome, "cancelled", "{:?}", endless.error);
     let reason = endless.session.unwrap().lost_reason.unwrap();
-    assert!(reason.contains("maximum lifetime of 1"), "{reason}");
+    assert!(reason.contains("maximum lifetime of 5"), "{reason}");
     assert_eq!(run(&service, "a", "7").await.outcome, "session_lost");
     service.shutdown().await;
 }
@@ -454,7 +454,7 @@ fn a_client_that_goes_in_the_middle_of_a_turn_leaves_no_process() {
                 "a keeper, an init and an interpreter: {family:?}"
             );
             leave(&mut program);
-            let deadline = Instant::now() + Duration::from_secs(20);
+            let deadline = Instant::now() + Duration::from_mins(1);
             while program.child.try_wait().unwrap().is_none() {
                 assert!(
                     Instant::now() < deadline,
@@ -509,7 +509,7 @@ fn a_client_that_does_not_read_holds_up_no_turn() {
     program.run("x = 1");
     let before = memory_kib(program.child.id());
     let ends = executions(directory.path(), "finished").len();
-    let code = "print('begun', flush=True)\nimport time\ntime.sleep(2)\nfor _ in range(16_000): print('x' * 1023)\nprint('last')\n7";
+    let code = "print('begun', flush=True)\nimport time\ntime.sleep(10)\nfor _ in range(16_000): print('x' * 1023)\nprint('last')\n7";
     let running = program.begin_run(code);
     program.wait_begun();
     // From here on nothing is read. These answers are more than the pipe holds.
@@ -552,7 +552,7 @@ async fn an_interrupt_ends_a_tool_call_in_flight_and_a_loop_of_numpy() {
         "print('begun', flush=True)\nwhile True: kept = kept @ kept * 0 + 1",
     ] {
         let stopped = ExecuteRequest {
-            timeout: Some(1.0),
+            timeout: Some(5.0),
             mcp_tools: Some(vec!["hostile_silent".to_owned(), "hostile_echo".to_owned()]),
             ..request("a", code)
         };

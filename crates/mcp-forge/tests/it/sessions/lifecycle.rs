@@ -58,7 +58,7 @@ async fn one_principal_cannot_take_all_the_room() {
 async fn an_idle_session_is_warned_of_and_then_ends() {
     let directory = tempfile::tempdir().unwrap();
     let (service, engine, _) = service_in(directory.path(), |config| {
-        config.sessions.idle_timeout = Duration::from_millis(600);
+        config.sessions.idle_timeout = Duration::from_secs(6);
         config.sessions.cleanup_interval = Duration::from_millis(20);
     });
     run(&service, "quiet", "set x 1").await;
@@ -83,7 +83,7 @@ async fn an_idle_session_is_warned_of_and_then_ends() {
     let state = state_when(&service, "quiet", |state| state["state"] == "lost").await;
     assert_eq!(
         state["lost_reason"],
-        "it was idle for 0.6 s, its idle timeout"
+        "it was idle for 6 s, its idle timeout"
     );
     assert_eq!(state["all_variables"], json!(["x"]));
     assert_eq!(
@@ -104,11 +104,6 @@ async fn a_running_turn_is_not_idle_but_has_a_lifetime() {
         config.sessions.cleanup_interval = Duration::from_millis(20);
     });
     let response = run(&service, "a", "sleep").await;
-    assert!(
-        response.execution_time >= 0.3,
-        "{}",
-        response.execution_time
-    );
     assert_eq!(response.outcome, "cancelled");
     let reason = response.session.unwrap().lost_reason.unwrap();
     assert_eq!(reason, "it reached its maximum lifetime of 0.5 s");

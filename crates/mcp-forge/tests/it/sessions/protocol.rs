@@ -50,9 +50,13 @@ async fn the_agents_workflow_of_the_specification() {
             "Ready for modeling"
         );
         assert_eq!(state["note"], "Data loading complete");
-        let variables =
-            read_json(&mut client, &format!("mcp://forge/sessions/{id}/variables")).await;
-        assert_eq!(variables, json!(["df_clean", "df"]));
+        // What the look at a turn finds may come after the turn's answer.
+        let uri_of_variables = format!("mcp://forge/sessions/{id}/variables");
+        let told = async {
+            while read_json(&mut client, &uri_of_variables).await != json!(["df_clean", "df"]) {}
+        };
+        let told = tokio::time::timeout(Duration::from_mins(1), told).await;
+        told.expect("the names of both variables");
         let result = client
             .call(json!({"code": "get df_clean", "session_id": id}))
             .await;

@@ -37,7 +37,7 @@ async fn state_stays_is_told_and_is_not_shared() {
     assert_eq!(second.result, json!(13));
     assert_eq!(second.files, []);
     let state = state_when(&service, "a", |state| {
-        state["introspection"]["y"].is_object()
+        state["introspection"]["y"]["repr"].is_string()
     })
     .await;
     assert_eq!(state["introspection"]["x"]["type"], "list");
@@ -110,7 +110,7 @@ async fn a_turn_that_ignores_interrupts_costs_the_interpreter_and_no_more() {
     let service = real_service(directory.path(), |_| {});
     run(&service, "a", "open('kept.txt', 'w').write('yes')").await;
     let stubborn = ExecuteRequest {
-        timeout: Some(0.5),
+        timeout: Some(3.0),
         ..request(
             "a",
             "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass",
@@ -426,7 +426,7 @@ impl Drop for Program {
 fn a_fork_by_its_tool_lives_beside_its_original() {
     let directory = tempfile::tempdir().unwrap();
     let mut program = Program::start(directory.path());
-    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    let deadline = std::time::Instant::now() + Duration::from_mins(1);
     // Until its zygotes are there a server starts sessions without them.
     let answer = loop {
         let made = program.run("x = ['a']");
