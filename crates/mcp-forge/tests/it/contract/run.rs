@@ -14,7 +14,7 @@ use mcp_forge::{
     turn::{Observer, Stream},
 };
 use serde_json::Value;
-use tokio::sync::oneshot;
+use tokio::sync::{broadcast::error::RecvError, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -170,7 +170,11 @@ impl Running {
                 });
                 return lines.collect();
             }
-            changes.recv().await.unwrap();
+            // To have missed some is news too.
+            match changes.recv().await {
+                Ok(_) | Err(RecvError::Lagged(_)) => {}
+                Err(RecvError::Closed) => panic!("nobody tells of changes any more"),
+            }
         }
     }
 

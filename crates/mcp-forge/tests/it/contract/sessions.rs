@@ -454,7 +454,8 @@ pub(super) const CASES: &[Case] = &[
         &[
             run_in(
                 "a",
-                "import subprocess\nsubprocess.Popen('sleep 0.2; yes', shell=True)\n1",
+                // Late enough that the first answer has none of it.
+                "import subprocess\nsubprocess.Popen('sleep 3; yes', shell=True)\n1",
             ),
             Step::State {
                 session: "a",

@@ -52,7 +52,14 @@ pub(super) const CASES: &[Case] = &[
             run_in("a", "import os; os._exit(1)"),
             Step::State {
                 session: "a",
-                members: &["/documented_variables", "/note", "/state", "/generation"],
+                // The first is waited for: the loss is written after it was answered.
+                members: &[
+                    "/lost_reason",
+                    "/documented_variables",
+                    "/note",
+                    "/state",
+                    "/generation",
+                ],
             },
         ],
         r#"completed
@@ -64,6 +71,7 @@ pub(super) const CASES: &[Case] = &[
         error Crashed: "…"
         session 1 lost "…"
         ---
+        /lost_reason "…"
         /documented_variables {"total": "All of 2024"}
         /note "half done"
         /state "lost"

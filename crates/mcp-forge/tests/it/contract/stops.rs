@@ -251,14 +251,14 @@ pub(super) const CASES: &[Case] = &[
         &[
             Step::Run(Turn {
                 session: Some("a"),
-                timeout: Some(0.6),
+                timeout: Some(5.0),
                 ..turn("z = 1\nprint('said')\nwhile True: pass")
             }),
             run_in("a", "z"),
         ],
         r#"timed_out
         stdout "said\n"
-        error TimedOut: "The code ran longer than its timeout of 0.6 s and was stopped. Ask for more with `timeout` (maximum 1800) or do less in one call. Session `a` was kept: what the code had done by then is there."
+        error TimedOut: "The code ran longer than its timeout of 5 s and was stopped. Ask for more with `timeout` (maximum 1800) or do less in one call. Session `a` was kept: what the code had done by then is there."
         at 3 in <module>
         session 1 fresh
         ---
@@ -271,7 +271,7 @@ pub(super) const CASES: &[Case] = &[
         &[
             Step::Run(Turn {
                 session: Some("a"),
-                timeout: Some(0.6),
+                timeout: Some(5.0),
                 ..turn(
                     "
                 try:

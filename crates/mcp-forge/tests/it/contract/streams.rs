@@ -207,7 +207,7 @@ pub(super) const CASES: &[Case] = &[
     case(
         "output is heard while the code runs, and kept when it is stopped",
         &[Step::Run(Turn {
-            timeout: Some(0.8),
+            timeout: Some(5.0),
             ..turn(
                 "import time\nprint('first'); print('no newline', end='', flush=True)\ntime.sleep(100)",
             )

@@ -133,9 +133,9 @@ async fn run_all(engine: &'static EngineUnderTest) -> Given {
     Ok(Gift { lines, weak, left })
 }
 
-/// What is still there five seconds after the service was gone.
+/// What is still there a minute after the service was gone.
 async fn left(engine: &EngineUnderTest, directory: &Path, executions: &[String]) -> Vec<String> {
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_mins(1);
     loop {
         let left = (engine.left)(directory, executions);
         if left.is_empty() || Instant::now() > deadline {

@@ -342,7 +342,7 @@ pub(super) const CASES: &[Case] = &[
     case(
         "the timeout counts while a tool is waited for",
         &[Step::Run(Turn {
-            timeout: Some(0.8),
+            timeout: Some(5.0),
             tools: &["kit_wait"],
             ..turn("print('call'); kit_wait()")
         })],

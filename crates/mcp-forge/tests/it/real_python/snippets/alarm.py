@@ -9,8 +9,9 @@ def ring(number, frame):
     raise Late
 
 signal.signal(signal.SIGALRM, ring)
-signal.setitimer(signal.ITIMER_REAL, 0.05)
 try:
+    # In here: it may ring before the next line is reached.
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
     time.sleep(60)
     late = False
 except Late:
