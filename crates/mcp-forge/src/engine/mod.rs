@@ -90,8 +90,11 @@ pub trait Engine: fmt::Debug + Send + Sync {
     }
 
     /// Lets go of everything that was made ahead for the environment of this id, its share included.
-    /// Sandboxes that run keep theirs. Launches that come later work while the tree is there.
-    async fn release(&self, _id: &str) {}
+    /// Sandboxes that run keep theirs. Launches that come later work while the tree is there. False if
+    /// something stays that only another call can remove.
+    async fn release(&self, _id: &str) -> bool {
+        true
+    }
 
     /// Ends what was made ahead, and waits until it is gone. Launches that come later work.
     async fn shutdown(&self) {}

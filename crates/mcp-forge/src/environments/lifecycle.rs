@@ -105,7 +105,10 @@ impl Inner {
         }
         self.opened()
             .retain(|_, found| found.environment.id != tree);
-        self.engine.release(tree).await;
+        if !self.engine.release(tree).await {
+            // The tree is what the next look finds it by.
+            return Ok(false);
+        }
         let Some(claim) = Environment::try_claim(&self.places.tree(tree))? else {
             return Ok(false);
         };

@@ -203,8 +203,8 @@ impl Engine for MeteredEngine {
         self.engine.ready()
     }
 
-    async fn release(&self, id: &str) {
-        self.engine.release(id).await;
+    async fn release(&self, id: &str) -> bool {
+        self.engine.release(id).await
     }
 
     async fn shutdown(&self) {

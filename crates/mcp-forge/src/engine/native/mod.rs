@@ -343,8 +343,9 @@ impl Engine for Native {
         self.warm.get().map_or(0, warm::Warm::ready) + self.environments.ready()
     }
 
-    async fn release(&self, id: &str) {
+    async fn release(&self, id: &str) -> bool {
         self.environments.release(id);
+        true
     }
 }
 

@@ -32,7 +32,8 @@ const REMOVE_TRIES: u32 = 20;
 /// Time between them.
 const REMOVE_PAUSE: Duration = Duration::from_millis(100);
 
-/// A request for a container takes less than this: beyond it, its answer was lost.
+/// A request for a container takes less than this: beyond it, its answer was lost, whatever else is
+/// being made.
 const LONGEST_MAKING_SECONDS: i64 = 300;
 
 /// A request to the service came to nothing.
@@ -63,10 +64,14 @@ pub(super) struct Containers {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Own {
     fates: Arc<Mutex<HashMap<String, Fate>>>,
+    /// The requests for containers whose answers are not in `fates` yet.
+    making: TaskTracker,
     /// What makes and removes containers, whether or not somebody waits for it.
     pub(super) tasks: TaskTracker,
-    /// Cancelled when the server ends: nothing is tried again after that.
+    /// Cancelled when the server ends: a service that is away is not waited for after that.
     pub(super) ending: CancellationToken,
+    /// Cancelled when the end has taken as long as it may.
+    pub(super) ended: CancellationToken,
 }
 
 /// Whether a container is still wanted.
@@ -131,9 +136,11 @@ impl Containers {
             .map_err(|error| ContainerError::Refused(error.to_string()))?;
         self.policy.operation(Operation::Create, false)?;
         self.policy.create(image, &asked)?;
+        let making = self.own.making.token();
         let created = self.client.create_container(None, body).await;
         let id = created.map_err(|error| failed(&error))?.id;
         self.lock().insert(id.clone(), Fate::Wanted);
+        drop(making);
         match self
             .look(&id)
             .await
@@ -192,11 +199,15 @@ impl Containers {
         let containers = self.clone();
         let removal = async move {
             let mut pause = FIRST_PAUSE;
-            while !containers.remove(&id).await && containers.lock().contains_key(&id) {
-                let ends = containers.own.ending.cancelled();
-                if tokio::time::timeout(pause, ends).await.is_ok() {
+            let ending = &containers.own.ending;
+            loop {
+                let is_last = ending.is_cancelled();
+                let is_gone = containers.remove(&id).await;
+                if is_gone || is_last || !containers.lock().contains_key(&id) {
                     return;
                 }
+                // Tried once more when the server ends.
+                tokio::time::timeout(pause, ending.cancelled()).await.ok();
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
         };
@@ -221,7 +232,7 @@ impl Containers {
             let age = now - container.created.unwrap_or(now);
             let is_orphan = match self.owner.whose(&labels) {
                 Whose::Dead => true,
-                Whose::Ours => self.is_unwanted(&id, age),
+                Whose::Ours => self.own.is_unwanted(&id, age),
                 Whose::Other => false,
             };
             if is_orphan && self.remove_now(&id).await {
@@ -230,16 +241,6 @@ impl Containers {
             }
         }
         Ok(removed)
-    }
-
-    /// Whether one that carries this server's labels is to go. One that is not known is being made
-    /// just now, or its making was never answered.
-    fn is_unwanted(&self, id: &str, age_seconds: i64) -> bool {
-        match self.lock().get(id) {
-            Some(Fate::Wanted) => false,
-            Some(Fate::Doomed) => true,
-            None => age_seconds >= LONGEST_MAKING_SECONDS,
-        }
     }
 
     async fn look(&self, id: &str) -> Result<Value, ContainerError> {
@@ -259,7 +260,11 @@ impl Containers {
                 .v(true)
                 .build()
         };
-        for _ in 0..REMOVE_TRIES {
+        let Own { ending, ended, .. } = &self.own;
+        let mut tries = 0;
+        // When the server ends this is the last chance, for as long as that may take.
+        while tries < REMOVE_TRIES || (ending.is_cancelled() && !ended.is_cancelled()) {
+            tries += 1;
             match self.client.remove_container(id, Some(options())).await {
                 Ok(())
                 | Err(ApiError::DockerResponseServerError {
@@ -285,11 +290,26 @@ impl Containers {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Fate>> {
+        self.own.lock()
+    }
+}
+
+impl Own {
+    /// Whether one that carries this server's labels, and was there when the service was asked before,
+    /// is to go. One that is not known is being made just now, or its making was never answered.
+    fn is_unwanted(&self, id: &str, age_seconds: i64) -> bool {
+        // In this order: what was being made, and is not any more, is known by now if it was answered.
+        let none_is_made = self.making.is_empty();
+        match self.lock().get(id) {
+            Some(Fate::Wanted) => false,
+            Some(Fate::Doomed) => true,
+            None => none_is_made || age_seconds >= LONGEST_MAKING_SECONDS,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Fate>> {
         // Nothing panics while it holds the map; if it did, the map is whole all the same.
-        self.own
-            .fates
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.fates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -299,5 +319,27 @@ fn failed(error: &ApiError) -> ContainerError {
             ContainerError::Refused(message.chars().take(1_000).collect())
         }
         other => ContainerError::Unreachable(other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_whose_making_was_never_answered_is_unwanted_once_nothing_is_being_made() {
+        let own = Own::default();
+        let making = own.making.token();
+        assert!(
+            !own.is_unwanted("a", 0),
+            "it may be the one that is being made"
+        );
+        assert!(own.is_unwanted("a", LONGEST_MAKING_SECONDS));
+        own.lock().insert("a".to_owned(), Fate::Wanted);
+        drop(making);
+        assert!(!own.is_unwanted("a", LONGEST_MAKING_SECONDS));
+        assert!(own.is_unwanted("b", 0), "its answer was lost");
+        own.lock().insert("a".to_owned(), Fate::Doomed);
+        assert!(own.is_unwanted("a", 0));
     }
 }

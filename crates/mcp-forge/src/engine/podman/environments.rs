@@ -62,21 +62,23 @@ impl Inner {
         )))
     }
 
-    /// Removes the image of an environment, unless a container has it.
-    pub(super) async fn release(&self, id: &str) {
+    /// Removes the image of an environment, unless a container has it. Says whether there is none now.
+    pub(super) async fn release(&self, id: &str) -> bool {
         let service = match self.service().await {
             Ok(service) => service,
             Err(error) => {
                 tracing::info!(%error, "the image of an environment stays");
-                return;
+                return false;
             }
         };
         let _alone = self.building.lock().await;
         let containers = &service.containers;
         let place = containers.owner().labels().of_place();
-        if let Err(error) = layered::remove(containers.client(), id, &place).await {
+        let removed = layered::remove(containers.client(), id, &place).await;
+        if let Err(error) = &removed {
             tracing::info!(%error, "the image of an environment stays");
         }
+        removed.is_ok()
     }
 }
 

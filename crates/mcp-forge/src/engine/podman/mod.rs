@@ -419,7 +419,9 @@ impl Engine for Podman {
             let made = self.0.make_whole(wanted).await?;
             self.0.pools.turns.put(made);
         }
-        self.0.fill(&Purpose::default()).await;
+        // Whoever ends the engine waits for what is being made here too.
+        let tasks = &self.0.own.tasks;
+        tasks.track_future(self.0.fill(&Purpose::default())).await;
         Ok(())
     }
 
@@ -455,8 +457,8 @@ impl Engine for Podman {
         Ok(made.into_sandbox())
     }
 
-    async fn release(&self, id: &str) {
-        self.0.release(id).await;
+    async fn release(&self, id: &str) -> bool {
+        self.0.release(id).await
     }
 
     async fn shutdown(&self) {
@@ -474,6 +476,7 @@ impl Engine for Podman {
         if tokio::time::timeout(END, gone).await.is_err() {
             tracing::warn!("not all containers are gone; the next start removes them");
         }
+        own.ended.cancel();
     }
 }
 

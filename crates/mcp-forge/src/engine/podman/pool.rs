@@ -39,14 +39,20 @@ impl Pool {
         self.len() < ready
     }
 
-    /// How many wait.
+    /// How many wait and still live.
     pub(super) fn len(&self) -> usize {
-        self.lock().len()
+        let waiting = self.lock();
+        waiting
+            .iter()
+            .filter(|made| made.container.is_fit())
+            .count()
     }
 
-    /// Adds one.
+    /// Adds one, in place of those that have died.
     pub(super) fn put(&self, made: Made) {
-        self.lock().push_back(made);
+        let mut waiting = self.lock();
+        waiting.retain(|made| made.container.is_fit());
+        waiting.push_back(made);
     }
 
     /// All that wait.
