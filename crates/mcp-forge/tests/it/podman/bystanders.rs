@@ -41,7 +41,7 @@ impl Bystanders {
 impl Drop for Bystanders {
     fn drop(&mut self) {
         for id in &self.0 {
-            podman(&["rm", "--force", "--time", "0", id]);
+            remove(id);
         }
     }
 }

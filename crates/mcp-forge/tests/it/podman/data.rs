@@ -68,24 +68,22 @@ opened
 async fn garbage_in_place_of_records_ends_the_container_and_no_more() {
     const SAID: &[u8] = b"o\0\0\0\x06begun\n";
     // The relay is closed to the code, so it is a go-between that puts them into the stream.
-    let garbage: [(&[u8], &str); 6] = [
-        (
-            b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff",
-            "sandbox_error",
-        ),
-        (b"c\xff\xff\xff\xffbegun\n", "sandbox_error"),
-        (b"x\0\0\0\x06begun\n", "sandbox_error"),
-        (b"z\0\0\0\x06begun\n", "sandbox_error"),
-        (b"h\0\0\0\x06begun\n", "sandbox_error"),
+    let (ends, lasts) = (("sandbox_error", 60.0), ("timed_out", 10.0));
+    let garbage: [(&[u8], (&str, f64)); 6] = [
+        (b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", ends),
+        (b"c\xff\xff\xff\xffbegun\n", ends),
+        (b"x\0\0\0\x06begun\n", ends),
+        (b"z\0\0\0\x06begun\n", ends),
+        (b"h\0\0\0\x06begun\n", ends),
         // The beginning of a record that never ends: the deadline ends it, as it ends everything.
-        (b"o\0\x10\0\0begun\n", "timed_out"),
+        (b"o\0\x10\0\0begun\n", lasts),
     ];
-    for (garbage, outcome) in garbage {
+    for (garbage, (outcome, timeout)) in garbage {
         let liar = Liar::start(SAID, garbage);
         let field = Field::on(liar.socket());
         let service = field.server(|_| {});
         let request = ExecuteRequest {
-            timeout: Some(3.0),
+            timeout: Some(timeout),
             ..stateless(ENDLESS)
         };
         let answer = execute(&service, request).await;

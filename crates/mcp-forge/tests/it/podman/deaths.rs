@@ -1,6 +1,8 @@
 //! Deaths in the middle of turns: of the server, of podman's service, of what runs a container. Each is
 //! followed by a correct reply, and nothing is left.
 
+use mcp_forge::engine::Engine as _;
+
 use super::*;
 
 fn kill(pid: &Value) {
@@ -15,7 +17,8 @@ fn begin_stateless(program: &mut Program, code: &str) -> i64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_server_leaves_no_container_and_the_next_one_answers() {
     let field = Field::new();
-    let mut first = start(&field);
+    // None is made ahead: it would have no relay yet that notices the death, and run no process.
+    let mut first = start_with(&field, 0);
     let made = first.run("x = 1\nopen('f.txt', 'w').write('kept')");
     assert_eq!(made["outcome"], "completed", "{made}");
     let id = first.send(
@@ -31,8 +34,7 @@ async fn a_killed_server_leaves_no_container_and_the_next_one_answers() {
         panic!("{:?}", field.servers())
     };
     // One that does not notice that its server is gone, as one that was stopped by the host.
-    let all = field.containers();
-    assert!(all.len() >= 2, "{all:?}");
+    let all = field.wait_running(2).await;
     stop(&all[0]);
     first.child.kill().unwrap();
     first.child.wait().unwrap();
@@ -180,13 +182,23 @@ async fn a_killed_first_process_is_a_loss_and_nothing_worse() {
     kill_in_turns("Pid").await;
 }
 
+async fn wait_ready(engine: &Podman, count: usize) {
+    let deadline = Instant::now() + PATIENCE;
+    while engine.ready() != count {
+        assert!(Instant::now() < deadline, "{} wait", engine.ready());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// What waits is not handed out once it is dead.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiting_container_that_dies_is_not_handed_out() {
     let field = Field::new();
-    let service = field.server(|config| config.containers.ready = 2);
+    let (service, engine) = field.server_and_engine(|config| config.containers.ready = 2);
     assert_eq!(execute(&service, stateless("1")).await.result, 1);
     for what in ["Pid", "ConmonPid"] {
+        // Neither what has answered, which is removed after that, nor what died before.
+        wait_ready(&engine, 2).await;
         let waiting = field.wait_running(2).await;
         let states: Vec<Value> = waiting
             .iter()
@@ -204,6 +216,8 @@ async fn a_waiting_container_that_dies_is_not_handed_out() {
                 }
             }
         }
+        // The server hears of it from the service, a moment later.
+        wait_ready(&engine, 0).await;
         assert_eq!(
             execute(&service, stateless("20 + 22")).await.result,
             42,

@@ -8,7 +8,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Command, Output, Stdio},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -75,22 +75,29 @@ impl Field {
 
     /// A server in this process.
     fn server(&self, change: impl FnOnce(&mut Config)) -> Arc<Service> {
-        let mut config = self.config();
-        change(&mut config);
-        let engine = Arc::new(Podman::new(&config));
-        let bridge = Bridge::new(config.upstreams.clone(), config.bridge);
-        let audit = Audit::open(&self.data.path().join("audit")).unwrap();
-        Service::new(config, engine, bridge, audit)
+        self.server_and_engine(change).0
     }
 
-    /// The program's own variables, for a server in a process of its own.
-    fn variables(&self) -> Vec<(&'static str, String)> {
+    /// With its engine, which can be asked how many containers wait.
+    fn server_and_engine(&self, change: impl FnOnce(&mut Config)) -> (Arc<Service>, Podman) {
+        let mut config = self.config();
+        change(&mut config);
+        let engine = Podman::new(&config);
+        let bridge = Bridge::new(config.upstreams.clone(), config.bridge);
+        let audit = Audit::open(&self.data.path().join("audit")).unwrap();
+        let service = Service::new(config, Arc::new(engine.clone()), bridge, audit);
+        (service, engine)
+    }
+
+    /// The program's own variables, for a server in a process of its own that keeps so many
+    /// containers ready.
+    fn variables(&self, ready: usize) -> Vec<(&'static str, String)> {
         let degraded = if ignores_limits() { "cgroup" } else { "" };
         vec![
             ("MCP_FORGE_SECURITY_ALLOW_DEGRADED", degraded.to_owned()),
             ("MCP_FORGE_PODMAN_SOCKET", self.socket.display().to_string()),
             ("MCP_FORGE_EXECUTION_ENGINE", "podman".to_owned()),
-            ("MCP_FORGE_CONTAINERS_READY", "1".to_owned()),
+            ("MCP_FORGE_CONTAINERS_READY", ready.to_string()),
             ("MCP_FORGE_EXECUTION_DEFAULT_CPU_QUOTA", "100000".to_owned()),
         ]
     }
@@ -111,15 +118,22 @@ impl Field {
 
     /// Its containers, in any state, with how they are now.
     fn containers(&self) -> Vec<Seen> {
-        let Some(place) = self.place() else {
-            return Vec::new();
-        };
-        seen(&[&format!("label={PLACE}={place}")])
+        self.try_containers().unwrap()
+    }
+
+    fn try_containers(&self) -> Result<Vec<Seen>, String> {
+        self.place().map_or(Ok(Vec::new()), |place| {
+            try_seen(&format!("label={PLACE}={place}"))
+        })
     }
 
     /// Waits until it has none.
     async fn wait_empty(&self) {
-        let deadline = Instant::now() + PATIENCE;
+        self.wait_empty_for(PATIENCE).await;
+    }
+
+    async fn wait_empty_for(&self, patience: Duration) {
+        let deadline = Instant::now() + patience;
         loop {
             let left = self.containers();
             if left.is_empty() {
@@ -130,12 +144,12 @@ impl Field {
         }
     }
 
-    /// Waits until so many run.
+    /// Waits until so many run, and there are no others: none that is just made or removed.
     async fn wait_running(&self, count: usize) -> Vec<Seen> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let found = self.containers();
-            if found.iter().filter(|one| one.state == "running").count() == count {
+            if found.len() == count && found.iter().all(|one| one.state == "running") {
                 return found;
             }
             assert!(Instant::now() < deadline, "never {count}: {found:?}");
@@ -146,9 +160,9 @@ impl Field {
 
 impl Drop for Field {
     fn drop(&mut self) {
-        // Of a test that failed: nothing of it shall disturb another.
-        for left in self.containers() {
-            podman(&["rm", "--force", "--time", "0", &left.id]);
+        // Of a test that failed: nothing of it shall disturb another. A panic here would end all tests.
+        for left in self.try_containers().unwrap_or_default() {
+            remove(&left.id);
         }
     }
 }
@@ -164,25 +178,29 @@ struct Seen {
     server: String,
 }
 
-fn seen(filters: &[&str]) -> Vec<Seen> {
-    let mut arguments = vec!["ps", "--all", "--no-trunc", "--format", "json"];
-    for filter in filters {
-        arguments.extend(["--filter", filter]);
-    }
-    let listed: Value = serde_json::from_str(&podman(&arguments)).unwrap();
+fn try_seen(filter: &str) -> Result<Vec<Seen>, String> {
+    let arguments = ["ps", "--all", "--no-trunc", "--format", "json", "--filter"];
+    let arguments: Vec<&str> = arguments.into_iter().chain([filter]).collect();
+    let read = |output: &Output| serde_json::from_str(&said(output)?).ok();
+    let listed: Vec<Value> = try_ask(&arguments, read)?;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let all = listed.as_array().unwrap().iter();
-    all.map(|one| Seen {
+    let all = listed.iter().map(|one| Seen {
         id: text(&one["Id"]),
         state: text(&one["State"]),
         server: text(&one["Labels"][SERVER]),
-    })
-    .collect()
+    });
+    Ok(all.collect())
 }
 
+/// A container in full; null if it is gone.
 fn inspect(id: &str) -> Value {
-    let answer: Value = serde_json::from_str(&podman(&["inspect", id])).unwrap();
-    answer[0].clone()
+    let read = |output: &Output| {
+        let is_gone = String::from_utf8_lossy(&output.stderr).contains("no such");
+        let told = said(output).or_else(|| is_gone.then(|| "[]".to_owned()));
+        serde_json::from_str(&told?).ok()
+    };
+    let told: Value = try_ask(&["inspect", id], read).unwrap();
+    told[0].clone()
 }
 
 /// Whether the service is an ordinary user's on a host that gives such a user no control groups. There
@@ -227,10 +245,37 @@ fn podman_command(arguments: &[&str]) -> Command {
     command
 }
 
-/// What a command of podman says; empty if it fails, as on a container that is gone meanwhile.
+/// What a command of podman says.
 fn podman(arguments: &[&str]) -> String {
-    let output = podman_command(arguments).output().unwrap();
-    String::from_utf8(output.stdout).unwrap()
+    try_ask(arguments, said).unwrap()
+}
+
+/// What is read of a command's answer, or how it failed to the last. It is asked until it can be read:
+/// podman fails to list what is removed at the same time.
+fn try_ask<T>(arguments: &[&str], read: impl Fn(&Output) -> Option<T>) -> Result<T, String> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let output = podman_command(arguments).output();
+        let output = output.map_err(|error| error.to_string())?;
+        if let Some(answer) = read(&output) {
+            return Ok(answer);
+        }
+        if Instant::now() > deadline {
+            return Err(format!("podman {arguments:?}: {output:?}"));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn said(output: &Output) -> Option<String> {
+    let text = || String::from_utf8(output.stdout.clone()).ok();
+    output.status.success().then(text).flatten()
+}
+
+/// Removes a container, if it is there.
+fn remove(id: &str) {
+    let mut command = podman_command(&["rm", "--force", "--time", "0", id]);
+    command.output().ok();
 }
 
 /// A service of a test's own, on the same storage.
@@ -338,7 +383,11 @@ async fn begin(
 
 /// A program on its standard input and output, whose containers are this data directory's.
 fn start(field: &Field) -> Program {
-    let variables = field.variables();
+    start_with(field, 1)
+}
+
+fn start_with(field: &Field, ready: usize) -> Program {
+    let variables = field.variables(ready);
     let variables: Vec<(&str, &str)> = variables
         .iter()
         .map(|(name, value)| (*name, value.as_str()))
