@@ -38,7 +38,7 @@ const GRACE: Duration = Duration::from_secs(5);
 const INTERRUPTS: u32 = 2;
 
 /// Time for a copy to be made.
-const BRANCH_LIMIT: Duration = Duration::from_secs(10);
+const BRANCH_LIMIT: Duration = Duration::from_secs(30);
 
 /// Time for an interrupt to arrive that no turn may have felt: it must not hit the next one.
 const INTERRUPT_TRAVEL: Duration = Duration::from_millis(100);
