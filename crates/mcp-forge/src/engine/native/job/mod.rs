@@ -26,6 +26,7 @@ use crate::{
 };
 
 use lines::Lines;
+use occupied::Written;
 
 pub use jail::spec::BUILD;
 pub(crate) use occupied::takes_more_than;
@@ -37,8 +38,11 @@ mod occupied;
 /// Bytes of a program that a job is given, at most.
 const MOST_PROGRAM_BYTES: u64 = 256 << 20;
 
-/// How often it is looked at what a job has written.
+/// How often the file system is asked what it has lost while a job runs.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// How long files are not looked at while it has lost little.
+const LOOK_AT_FILES_EVERY: Duration = Duration::from_secs(5);
 
 /// Starts build jobs, whatever engine runs user code.
 #[derive(Debug)]
@@ -103,7 +107,7 @@ pub struct JobLimits {
     /// Bytes of any one file that it writes.
     pub file_bytes: u64,
     /// Bytes of disk that may be written in [`BUILD`] while it runs, by it and whoever else. Looked at
-    /// twice a second while [`JobControl::finish`] waits, so a fast writer can be ahead of it for so long.
+    /// ten times a second while [`JobControl::finish`] waits, so a fast writer can be ahead of it for so long.
     pub build_bytes: u64,
 }
 
@@ -177,6 +181,8 @@ impl Jobs {
         let required = super::required(self.profile, &self.allow_degraded);
         let jail_spec = asked::jail_spec(&spec, &build, &known, required);
         let deadline = Instant::now() + spec.limits.wall;
+        // Whoever finishes it may come late, and what was written by then counts as well.
+        let before = Before::now(&build).await;
         let launched = launch::launch_job(&self.jail, &jail_spec, self.profile).await?;
         let failed = |error: io::Error| LaunchError::Start(error.to_string());
         Ok(Job {
@@ -189,6 +195,7 @@ impl Jobs {
                 deadline,
                 build,
                 build_bytes: spec.limits.build_bytes,
+                before,
             },
         })
     }
@@ -282,6 +289,7 @@ pub struct JobControl {
     deadline: Instant,
     build: PathBuf,
     build_bytes: u64,
+    before: Before,
 }
 
 impl JobControl {
@@ -303,10 +311,11 @@ impl JobControl {
             deadline,
             build,
             build_bytes,
+            before,
         } = self;
         let stopper = keeper.stopper();
         let mut ending = Box::new(keeper).end(deadline.saturating_duration_since(Instant::now()));
-        let too_large = watch(build, build_bytes);
+        let too_large = watch(build, build_bytes, before);
         let mut is_too_large = false;
         let ending = tokio::select! {
             ending = &mut ending => ending,
@@ -377,30 +386,54 @@ pub enum JobEnd {
     Lost(String),
 }
 
+/// How it was before a job began.
+#[derive(Debug)]
+struct Before {
+    /// Bytes that were free.
+    free: u64,
+    /// The second, since 1970.
+    since: i64,
+}
+
+impl Before {
+    async fn now(build: &Path) -> Self {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        Self {
+            free: free_bytes(build.to_owned()).await.unwrap_or(0),
+            since: since.map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(0)),
+        }
+    }
+}
+
 /// Waits until more than this was written. What the file system has lost is asked often, and only
-/// when that is too much, files are looked at: a cache of years has many of them.
-async fn watch(build: PathBuf, most: u64) {
-    let (Some(mut free), Ok(began)) = (
-        free_bytes(build.clone()).await,
-        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH),
-    ) else {
-        return std::future::pending().await;
-    };
-    let since = i64::try_from(began.as_secs()).unwrap_or(0);
+/// when that is too much, or was not looked at for long, files are: a cache of years has many of them.
+async fn watch(build: PathBuf, most: u64, Before { mut free, since }: Before) {
+    let mut lost: u64 = 0;
+    let mut looked = Instant::now();
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
         let now = free_bytes(build.clone()).await.unwrap_or(free);
         // What others free meanwhile is no room for this.
-        free = free.max(now);
-        if free.saturating_sub(now) <= most {
+        lost = lost.saturating_add(free.saturating_sub(now));
+        free = now;
+        let is_suspect = lost > most;
+        // What others free at the same moment hides what was written: then only the files tell.
+        if !is_suspect && looked.elapsed() < LOOK_AT_FILES_EVERY {
             continue;
         }
         let build = build.clone();
-        let look = tokio::task::spawn_blocking(move || occupied::is_more_than(&build, most, since));
-        // A directory that is gone takes nothing.
-        if matches!(look.await, Ok(Ok(true))) {
-            return;
+        let look =
+            tokio::task::spawn_blocking(move || occupied::written_since(&build, most, since));
+        match look.await {
+            Ok(Ok(Written::TooMuch)) => return,
+            // Another's job may have left such a thing, so it is no crime where little was written.
+            Ok(Ok(Written::Hidden)) if is_suspect => return,
+            // What others wrote and freed is no longer held against it.
+            Ok(Ok(Written::Bytes(bytes))) => lost = bytes,
+            // A directory that is gone takes nothing.
+            _ => {}
         }
+        looked = Instant::now();
     }
 }
 
@@ -478,6 +511,24 @@ fn certificates() -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Before anybody looked, or hidden by what others freed: the files tell.
+    #[tokio::test]
+    async fn what_the_file_system_does_not_tell_of_is_seen_all_the_same() {
+        let directory = tempfile::tempdir().unwrap();
+        let before = Before::now(directory.path()).await;
+        std::fs::write(directory.path().join("file"), vec![1; 4 << 20]).unwrap();
+        let hidden = Before {
+            free: 0,
+            since: before.since,
+        };
+        for before in [before, hidden] {
+            let seen = watch(directory.path().to_owned(), 1 << 20, before);
+            tokio::time::timeout(Duration::from_mins(1), seen)
+                .await
+                .unwrap();
+        }
+    }
 
     #[test]
     fn a_build_directory_that_is_a_link_or_no_directory_is_refused() {
