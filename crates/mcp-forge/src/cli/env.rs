@@ -21,7 +21,7 @@ use crate::{
 };
 
 use super::{
-    CliError, Exit, Signals, end_upstreams, service,
+    CliError, Exit, Signals, end, service,
     terminal::{Screen, one_line, print_json},
 };
 
@@ -126,7 +126,7 @@ pub(super) async fn run(
         // Dropping a build removes what it wrote.
         exit = signals.next() => Ok(exit),
     };
-    end_upstreams(service.shutdown()).await;
+    end(&service).await;
     done
 }
 

@@ -43,7 +43,7 @@ mod tools;
 pub use demo::DemoError;
 pub use reach::ReachError;
 
-/// How long the upstreams may take to end.
+/// How long the upstreams, and all else that may hang, may take to end.
 const SHUTDOWN: Duration = Duration::from_secs(5);
 
 const STYLES: styling::Styles = styling::Styles::styled()
@@ -295,6 +295,19 @@ fn service(config: Config) -> Result<Arc<Service>, CliError> {
     let engine = engine::of(&config);
     let bridge = Bridge::new(config.upstreams.clone(), config.bridge);
     Ok(Service::new(config, engine, bridge, audit))
+}
+
+/// Ends the application of a command. Only what builds wrote is waited for however long it takes: cut
+/// short, it would stay until a server starts.
+async fn end(service: &Service) {
+    if tokio::time::timeout(SHUTDOWN, service.end_work())
+        .await
+        .is_err()
+    {
+        tracing::warn!("what ran did not end in time");
+    }
+    service.settled().await;
+    end_upstreams(service.end_engine_and_upstreams()).await;
 }
 
 /// Waits, bounded, until the upstreams are gone.

@@ -27,7 +27,7 @@ use crate::{
     text::printable,
 };
 
-use super::{CliError, end_upstreams};
+use super::{CliError, end};
 
 /// Where a background server's messages go, in the data directory.
 const LOG: &str = "background.log";
@@ -270,6 +270,6 @@ impl Inside {
         self.stop.cancel();
         // How it ended is of no interest: its only client has.
         let _ = self.serving.await;
-        end_upstreams(self.service.shutdown()).await;
+        end(&self.service).await;
     }
 }

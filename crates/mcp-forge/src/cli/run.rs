@@ -17,7 +17,7 @@ use crate::{
 use super::{
     CliError, Exit, Signals,
     console::{Console, Turned},
-    end_upstreams,
+    end,
     output::{Ended, LiveOutput, save, tell_displays, tell_end},
     prompt::Prompt,
     reach::Reach,
@@ -146,7 +146,7 @@ async fn run_once(arguments: RunArguments, code: String, config: Config) -> Resu
         exit = signals.next() => Err(exit),
     };
     // A signal dropped the execution above: its sandbox is killed by now.
-    end_upstreams(service.shutdown()).await;
+    end(&service).await;
     let response = match ended {
         Ok(ended) => ended?,
         Err(exit) => return Ok(exit),

@@ -216,7 +216,7 @@ impl Inner {
 
     async fn begin(&self) -> Result<Arc<Site>, EnvironmentsError> {
         let places = self.places.clone();
-        let site = blocking(move || places.begin()).await;
+        let site = self.places.to_the_end(move || places.begin()).await;
         Ok(Arc::new(site.map_err(|error| self.cannot(error))?))
     }
 
@@ -317,7 +317,7 @@ impl Inner {
         };
         let site = Arc::clone(site);
         // Once begun it comes to its end, with the right to: if nobody waits for it, it is undone.
-        let published = blocking(move || {
+        let published = self.places.to_the_end(move || {
             meta.write(&site.new_tree())?;
             site.publish(&meta.id, sole)
         });

@@ -23,27 +23,35 @@ impl Environments {
         let places = inner.places.clone();
         let left = tokio::task::spawn_blocking(move || places.remove_left()).await;
         let left = left.unwrap_or_else(|error| Err(std::io::Error::other(error)));
-        left.map_err(|error| inner.cannot(error))?;
-        if !inner.places.are_begun() {
-            // Without environments the store is not even made.
-            return Ok(());
+        // What cannot be removed keeps nothing from growing old.
+        let aged = inner.age_all().await;
+        if let (Err(error), Err(_)) = (&left, &aged) {
+            tracing::warn!(%error, "what builds left could not be removed");
         }
-        for record in inner.store.environments(None).await? {
-            inner.age(&record).await?;
-        }
-        let needed = inner.store.needed_trees().await?;
-        let published = inner
-            .places
-            .published()
-            .map_err(|error| inner.cannot(error))?;
-        for tree in published.iter().filter(|tree| !needed.contains(tree)) {
-            inner.collect(tree).await;
-        }
-        Ok(())
+        aged.and(left.map_err(|error| inner.cannot(error)))
     }
 }
 
 impl Inner {
+    async fn age_all(&self) -> Result<(), EnvironmentsError> {
+        if !self.places.are_begun() {
+            // Without environments the store is not even made.
+            return Ok(());
+        }
+        for record in self.store.environments(None).await? {
+            self.age(&record).await?;
+        }
+        let needed = self.store.needed_trees().await?;
+        let published = self
+            .places
+            .published()
+            .map_err(|error| self.cannot(error))?;
+        for tree in published.iter().filter(|tree| !needed.contains(tree)) {
+            self.collect(tree).await;
+        }
+        Ok(())
+    }
+
     async fn age(&self, record: &EnvironmentRecord) -> Result<(), EnvironmentsError> {
         let unused = now_ms().saturating_sub(record.used_ms);
         // A use in the future was noted by a clock that was wrong: it is no old one.

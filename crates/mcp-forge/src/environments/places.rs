@@ -35,7 +35,10 @@ use rustix::{
 use sha2::{Digest, Sha256};
 use tokio_util::task::TaskTracker;
 
-use super::{cache::Cache, site::Site};
+use super::{
+    cache::Cache,
+    site::{Site, remove_from_the_dying},
+};
 use crate::{engine::native::job::hand_over, lock::FileLock};
 
 /// Between two looks at whether another build of the same tree is done.
@@ -91,6 +94,24 @@ impl Places {
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => drop(self.removals.spawn_blocking_on(remove, &runtime)),
             Err(_) => remove(),
+        }
+    }
+
+    /// Runs what makes files on a thread for such. Once begun it comes to its end, whoever waits for it;
+    /// [`Self::settled`] waits, and for what is removed if nobody wants its result.
+    ///
+    /// # Errors
+    ///
+    /// Its own.
+    pub(super) async fn to_the_end<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let token = self.removals.token();
+        // The token last: a result that nobody wants has begun its removal by then.
+        match tokio::task::spawn_blocking(move || (work(), token)).await {
+            Ok((done, _token)) => done,
+            Err(error) => Err(io::Error::other(error)),
         }
     }
 
@@ -204,42 +225,57 @@ impl Places {
         Ok(sole.filter(|sole| is_same(sole.file(), &path)))
     }
 
-    /// Removes what builds left whose server is gone.
+    /// Removes what builds left whose server is gone. A job of theirs may be about to die.
     ///
     /// # Errors
     ///
-    /// The system's; the rest is left for the next time.
+    /// The system's, all that there were; what they are of is left for the next time.
     pub(super) fn remove_left(&self) -> io::Result<()> {
+        let mut failed = Vec::new();
+        let mut note = |path: &Path, removed: io::Result<()>| {
+            if let Err(error) = removed {
+                failed.push(format!("{}: {error}", path.display()));
+            }
+        };
         for (directory, start) in [(&self.uv, &*self.staging), (&self.trees, "new-")] {
             for name in names(directory)? {
                 if let Some(build) = name.strip_prefix(start)
                     && !self.is_alive(build)
                 {
-                    gone(fs::remove_dir_all(directory.join(&name)))?;
+                    let path = directory.join(&name);
+                    note(&path, remove_from_the_dying(|| fs::remove_dir_all(&path)));
                 }
             }
         }
-        self.cache.clean()?;
+        note(&self.uv, remove_from_the_dying(|| self.cache.clean()));
         for name in names(&self.trees)? {
             // Removed and not gone, or published and never checked.
             let is_left = || name.starts_with(".removed-") || (is_id(&name) && !self.has(&name));
             let id = name.strip_prefix(".removed-").unwrap_or(&name);
-            // It may have passed its checks between the first look and the lock.
-            if is_left()
-                && let Some(_sole) = self.try_sole(id)?
-                && is_left()
-            {
-                gone(fs::remove_dir_all(self.trees.join(&name)))?;
+            let path = self.trees.join(&name);
+            if is_left() {
+                // It may have passed its checks between the first look and the lock.
+                let removed = self.try_sole(id).and_then(|sole| match sole {
+                    Some(_sole) if is_left() => gone(fs::remove_dir_all(&path)),
+                    _ => Ok(()),
+                });
+                note(&path, removed);
             }
         }
         for name in names(&self.building())? {
-            if let Some(build) = name.strip_suffix(".lock")
-                && let Some(_sole) = self.try_sole(build)?
-            {
-                gone(fs::remove_file(self.lock_of(build)))?;
+            if let Some(build) = name.strip_suffix(".lock") {
+                let path = self.lock_of(build);
+                let removed = self.try_sole(build).and_then(|sole| match sole {
+                    Some(_sole) => gone(fs::remove_file(&path)),
+                    None => Ok(()),
+                });
+                note(&path, removed);
             }
         }
-        Ok(())
+        if failed.is_empty() {
+            return Ok(());
+        }
+        Err(io::Error::other(failed.join("; ")))
     }
 
     fn is_alive(&self, build: &str) -> bool {
@@ -276,7 +312,7 @@ fn is_id(name: &str) -> bool {
 }
 
 /// What another has removed meanwhile is as gone as it was to be.
-fn gone(removed: io::Result<()>) -> io::Result<()> {
+pub(super) fn gone(removed: io::Result<()>) -> io::Result<()> {
     removed.or_else(|error| match error.kind() {
         io::ErrorKind::NotFound => Ok(()),
         _ => Err(error),
@@ -371,6 +407,26 @@ mod tests {
         let _own = other.begin().unwrap();
         other.remove_left().unwrap();
         assert!(staging(&alive).exists());
+    }
+
+    #[tokio::test]
+    async fn what_nobody_waits_for_any_more_is_waited_for_at_the_end() {
+        let (_directory, places) = places();
+        let (let_go, waits) = std::sync::mpsc::channel();
+        let begun = places.clone();
+        let work = places.to_the_end(move || {
+            waits.recv().unwrap();
+            begun.begin()
+        });
+        tokio::select! {
+            biased;
+            _ = work => panic!("it was let go by nobody"),
+            () = std::future::ready(()) => {}
+        }
+        let_go.send(()).unwrap();
+        places.settled().await;
+        assert_eq!(names(places.writable()).unwrap(), ["cache"]);
+        assert_eq!(names(&places.building()).unwrap(), Vec::<String>::new());
     }
 
     /// Between the look and the lock another server may be done with it.

@@ -11,6 +11,7 @@ use std::{
     path::PathBuf,
     sync::Arc,
     thread,
+    time::{Duration, Instant},
 };
 
 use rustix::{
@@ -18,11 +19,12 @@ use rustix::{
     io::Errno,
 };
 
-use super::places::{LOCK_PAUSE, Places, Sole, note};
+use super::places::{LOCK_PAUSE, Places, Sole, gone, note};
 use crate::lock::FileLock;
 
-/// How often it is tried to remove what a killed job wrote.
-const TRIES: usize = 40;
+/// For how long it is tried to remove what a killed job wrote. It dies at once, but what kills it has to
+/// get its turn on a busy machine.
+const DYING: Duration = Duration::from_secs(30);
 
 /// Bytes that must be free when all is installed. Python's compiler goes on when the disk is full, and
 /// leaves the beginnings of files behind; none of them is so large.
@@ -166,12 +168,16 @@ impl Drop for Site {
         let (alive, in_use) = (self.alive.take(), self.in_use.take());
         let cache = self.places.cache.clone();
         self.places.in_background(move || {
+            let mut removed = Ok(());
             for directory in left {
-                remove_from_the_dying(|| fs::remove_dir_all(&directory));
+                removed = removed.and(remove_from_the_dying(|| fs::remove_dir_all(&directory)));
             }
             let _ = fs::remove_file(lock);
             drop(in_use);
-            remove_from_the_dying(|| cache.clean());
+            removed = removed.and(remove_from_the_dying(|| cache.clean()));
+            if let Err(error) = removed {
+                tracing::warn!(%error, "what a build left is removed by the next server's start");
+            }
             drop(alive);
         });
     }
@@ -193,12 +199,12 @@ impl Unchecked {
     pub(super) async fn withdraw(mut self) {
         let sole = self.sole.take();
         let directory = std::mem::take(&mut self.directory);
-        let removed = tokio::task::spawn_blocking(move || {
+        let removed = self.places.to_the_end(move || {
             let removed = fs::remove_dir_all(directory);
             drop(sole);
             removed
         });
-        if let Ok(Err(error)) = removed.await {
+        if let Err(error) = removed.await {
             tracing::warn!(%error, "what did not pass its checks is removed later");
         }
     }
@@ -216,12 +222,25 @@ impl Drop for Unchecked {
     }
 }
 
-/// Removes what a job that was killed a moment ago may still write to.
-fn remove_from_the_dying(remove: impl Fn() -> io::Result<()>) {
-    for _ in 0..TRIES {
+/// Removes what a job that was killed a moment ago may still write to: what fills again while it is
+/// emptied is tried again. Nothing else becomes better by waiting.
+///
+/// # Errors
+///
+/// The system's; the rest is left.
+pub(super) fn remove_from_the_dying(remove: impl Fn() -> io::Result<()>) -> io::Result<()> {
+    let began = Instant::now();
+    loop {
         match remove() {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => thread::sleep(LOCK_PAUSE),
-            _ => return,
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::IsADirectory
+                ) && began.elapsed() < DYING =>
+            {
+                thread::sleep(LOCK_PAUSE);
+            }
+            removed => return gone(removed),
         }
     }
 }

@@ -193,6 +193,13 @@ impl Service {
     /// somebody waits for are ended by dropping their futures, which the front door holds: it has, or is
     /// about to, and each then writes its last record, for which this waits, but not for long.
     pub async fn shutdown(&self) {
+        self.end_work().await;
+        self.settled().await;
+        self.end_engine_and_upstreams().await;
+    }
+
+    /// The first part of [`Self::shutdown`]: ends executions and sessions.
+    pub(crate) async fn end_work(&self) {
         self.ending.cancel();
         self.executions.stop();
         self.executions.idle().await;
@@ -203,7 +210,15 @@ impl Service {
         }
         self.endings.close();
         self.endings.wait().await;
+    }
+
+    /// The second: waits until what builds wrote in vain is removed.
+    pub(crate) async fn settled(&self) {
         self.environments.settled().await;
+    }
+
+    /// The last.
+    pub(crate) async fn end_engine_and_upstreams(&self) {
         self.engine.shutdown().await;
         self.bridge.shutdown().await;
     }

@@ -19,7 +19,7 @@ use crate::{
 };
 
 use super::{
-    CliError, Exit, Signals, end_upstreams,
+    CliError, Exit, Signals, end,
     output::exit_of,
     service,
     terminal::{Screen, print_json},
@@ -87,7 +87,7 @@ pub(super) async fn run(
         ended = service.execute(demo.request(), &mut stage) => Ok(ended),
         exit = signals.next() => Err(exit),
     };
-    end_upstreams(service.shutdown()).await;
+    end(&service).await;
     let response = match ended {
         Ok(ended) => ended?,
         Err(exit) => return Ok(exit),
