@@ -241,9 +241,15 @@ fn index_variables(settings: &EnvironmentSettings) -> Vec<(String, String)> {
 }
 
 fn base_variables() -> Vec<(String, String)> {
-    [("UV_HTTP_TIMEOUT", "60"), ("UV_NO_PROGRESS", "1")]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .to_vec()
+    [
+        ("UV_HTTP_TIMEOUT", "60"),
+        // Three, its own choice, are over within 7 s: too soon for an index that starts anew. These take
+        // at most 31 s, which is how long a host that is away, or not listed, keeps its caller waiting.
+        ("UV_HTTP_RETRIES", "5"),
+        ("UV_NO_PROGRESS", "1"),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .to_vec()
 }
 
 fn lines(requirements: &[Requirement]) -> String {
