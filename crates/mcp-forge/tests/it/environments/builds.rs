@@ -52,7 +52,10 @@ rf_score, xgb_score = rf_model.score(X_test, y_test), xgb_model.score(X_test, y_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn real_packages_are_built_from_the_index_and_do_their_work() {
-    let place = Place::new(|_| {});
+    let place = Place::new(|config| {
+        // Several hundred megabytes, from far away.
+        config.environments.max_build_time = Duration::from_mins(30);
+    });
     let packages = [
         "numpy>=1.24.0",
         "pandas>=2.0.0",
@@ -227,7 +230,7 @@ async fn a_cancelled_build_leaves_nothing() {
             reached = reached => reached.unwrap(),
         }
         let uv = &place.config.environments.uv_cache;
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_mins(1);
         while names(uv) != ["cache"] || !place.trees().is_empty() {
             assert!(
                 Instant::now() < deadline,
@@ -271,17 +274,19 @@ async fn a_killed_server_leaves_no_half_environment() {
         let listed: Value = serde_json::from_str(&listed).unwrap();
         assert_eq!(listed["custom"], json!([]), "{phase}");
         // A killed server's job ends by itself, a moment later.
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_mins(1);
         let uv = &place.config.environments.uv_cache;
+        let mut tidied = Ok(());
         let is_clean = || names(uv) == ["cache"] && place.trees().is_empty();
         while !is_clean() {
             assert!(
                 Instant::now() < deadline,
-                "{phase}: {:?} {:?}",
+                "{phase}: {:?} {:?} {tidied:?}",
                 names(uv),
                 place.trees()
             );
-            place.neighbour().tidy().await.unwrap();
+            // What still writes may hold it up.
+            tidied = place.neighbour().tidy().await;
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }

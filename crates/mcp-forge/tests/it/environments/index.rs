@@ -1,6 +1,6 @@
 //! A package index of the test's own, on this machine.
 
-use std::{fs, path::Path, process::Child};
+use std::{fs, io::BufRead, path::Path, process::Child, time::Duration};
 
 use mcp_forge::{
     config::{ExtraIndex, IndexUrl},
@@ -14,14 +14,16 @@ pub(crate) struct Index {
 
 const SERVER: &str = "
 import base64, http.server, sys
-wanted = sys.argv[2] and 'Basic ' + base64.b64encode(sys.argv[2].encode()).decode()
+wanted = sys.argv[1] and 'Basic ' + base64.b64encode(sys.argv[1].encode()).decode()
 class Handler(http.server.SimpleHTTPRequestHandler):
     def send_head(self):
         if wanted and self.headers.get('Authorization') != wanted:
             self.send_error(401)
             return None
         return super().send_head()
-http.server.ThreadingHTTPServer(('127.0.0.1', int(sys.argv[1])), Handler).serve_forever()
+server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Handler)
+print(server.server_port, flush=True)
+server.serve_forever()
 ";
 
 impl Index {
@@ -43,28 +45,24 @@ impl Index {
             let page = format!("<a href=\"{name}\">{name}</a>");
             fs::write(place.join("index.html"), page).unwrap();
         }
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = free.local_addr().unwrap().port();
-        drop(free);
-        let server = std::process::Command::new("/usr/bin/python3.11")
-            .args(["-c", SERVER, &port.to_string(), login])
+        let mut server = std::process::Command::new("/usr/bin/python3.11")
+            .args(["-c", SERVER, login])
             .current_dir(directory)
-            .stdout(std::process::Stdio::null())
+            .stdout(std::process::Stdio::piped())
             .stderr(std::process::Stdio::null())
             .spawn()
             .unwrap();
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
-        while tokio::net::TcpStream::connect(("127.0.0.1", port))
-            .await
-            .is_err()
-        {
-            assert!(
-                std::time::Instant::now() < deadline,
-                "the index does not start"
-            );
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
-        Self { port, server }
+        // It listens when it says where.
+        let mut said = std::io::BufReader::new(server.stdout.take().unwrap());
+        let mut index = Self { port: 0, server };
+        let said = tokio::task::spawn_blocking(move || {
+            let mut line = String::new();
+            said.read_line(&mut line).map(|_| line)
+        });
+        let said = tokio::time::timeout(Duration::from_mins(1), said).await;
+        let line = said.expect("the index does not start").unwrap().unwrap();
+        index.port = line.trim().parse().unwrap();
+        index
     }
 
     /// As the configuration names it.

@@ -117,7 +117,7 @@ impl Place {
 
     /// Tidies until no tree is left: what ends just now is removed by the next look.
     pub(crate) async fn tidied(&self) {
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        let deadline = std::time::Instant::now() + std::time::Duration::from_mins(1);
         loop {
             self.environments.tidy().await.unwrap();
             let left = self.trees();
@@ -146,7 +146,8 @@ impl Place {
     }
 }
 
-static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+/// Numbers of sandboxes, which no two of this process have in common.
+pub(super) static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 use std::sync::atomic::Ordering::Relaxed;
 
 fn environments(

@@ -1,6 +1,12 @@
 //! Row J16: what builds keep on the host is no sandbox's to see or to write, and environments are apart.
 
-use std::{fs, path::PathBuf, process::Command};
+use std::{
+    fs,
+    path::PathBuf,
+    process::Command,
+    sync::atomic::Ordering::Relaxed,
+    time::{Duration, Instant},
+};
 
 use mcp_forge::{
     engine::{Engine, Purpose, SandboxSpec},
@@ -12,7 +18,7 @@ use serde_json::{Value, json};
 use super::{
     hostile::offline,
     names,
-    place::{Place, request},
+    place::{NEXT, Place, request},
 };
 use crate::sandbox::turn_in;
 
@@ -44,7 +50,7 @@ impl Place {
     /// Runs code in a fresh sandbox without an environment.
     async fn run_bare(&self, code: &str) -> Value {
         let spec = SandboxSpec {
-            id: format!("bare-{}-{}", std::process::id(), self.config.native.warm),
+            id: format!("bare-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed)),
             limits: self.config.max_limits.clone(),
             purpose: Purpose::default(),
             environment: None,
@@ -77,10 +83,17 @@ async fn what_builds_keep_is_out_of_reach_of_code() {
             .await
             .unwrap();
         let uv = place.config.environments.uv_cache.clone();
-        let staging = names(&uv)
-            .into_iter()
-            .find(|name| name.starts_with("staging-"))
-            .unwrap();
+        // Those of the first two go in the background.
+        let deadline = Instant::now() + Duration::from_mins(1);
+        let staging = loop {
+            let mut there = names(&uv);
+            there.retain(|name| name.starts_with("staging-"));
+            if let [staging] = &there[..] {
+                break staging.clone();
+            }
+            assert!(Instant::now() < deadline, "{there:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        };
         let trees = place.config.data_dir.join("environments");
         let kept = [
             uv.clone(),

@@ -119,7 +119,8 @@ impl Bench {
                 ("UV_NO_CONFIG", "1"),
                 ("UV_NO_PROGRESS", "1"),
                 ("UV_PYTHON_DOWNLOADS", "never"),
-                ("UV_HTTP_RETRIES", "0"),
+                // The public index is far away.
+                ("UV_HTTP_RETRIES", "5"),
             ]
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .to_vec(),
