@@ -28,7 +28,7 @@ use crate::config::{LogFormat, TelemetryConfig};
 const DEFAULT_FILTER: &str = "warn,rmcp=error";
 
 /// How long the last spans may take to reach the collector.
-const LAST_SPANS: Duration = Duration::from_secs(2);
+const LAST_SPANS: Duration = Duration::from_secs(5);
 
 /// The log or the traces cannot be had. Nothing was started.
 #[derive(Debug, thiserror::Error)]
@@ -111,7 +111,7 @@ impl Telemetry {
         Ok(Self(provider))
     }
 
-    /// Sends the last spans, within two seconds.
+    /// Sends the last spans, within five seconds.
     pub fn end(self) {
         if let Some(provider) = self.0 {
             // What is not sent by then is lost, and nobody waits for more.
