@@ -3,7 +3,10 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
@@ -52,8 +55,8 @@ fn http(url: &str) -> Upstream {
             url: url.to_owned(),
             headers: BTreeMap::from([("Authorization".to_owned(), format!("Bearer {SECRET}"))]),
         },
-        start_timeout: Duration::from_secs(20),
-        call_timeout: Duration::from_secs(20),
+        start_timeout: Duration::from_mins(1),
+        call_timeout: Duration::from_mins(1),
     }
 }
 
@@ -124,7 +127,7 @@ async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), poll)
+    tokio::time::timeout(Duration::from_mins(1), poll)
         .await
         .unwrap_or_else(|_| panic!("never came true: {what}"));
 }
@@ -329,8 +332,8 @@ async fn the_filesystem_server_reads_files_and_raises() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_everything_server_over_http_survives_its_restart() {
-    let port = free_port().await;
-    let server = serve_everything(port).await;
+    let port = free_port();
+    let mut server = serve_everything(port).await;
     let bridge = bridge([("web", http(&format!("http://127.0.0.1:{port}/mcp")))]);
     let grant = granted(&bridge, &["web_echo"]).await;
     assert_eq!(
@@ -344,7 +347,7 @@ async fn the_everything_server_over_http_survives_its_restart() {
         value(&grant, "web_echo", json!({"message": "hi"})).await,
         json!("Echo: hi")
     );
-    drop(server);
+    server.kill().await.unwrap();
     let gone = failure(&grant, "web_echo", json!({"message": "anyone?"})).await;
     assert_eq!(gone.kind, ToolFailureKind::Upstream);
     assert!(!gone.message.contains(SECRET), "{gone:?}");
@@ -357,7 +360,7 @@ async fn the_everything_server_over_http_survives_its_restart() {
             }
         }
     };
-    let back = tokio::time::timeout(Duration::from_secs(30), back)
+    let back = tokio::time::timeout(Duration::from_mins(1), back)
         .await
         .expect("the bridge must reconnect");
     assert_eq!(
@@ -526,13 +529,24 @@ async fn a_call_without_answer_times_out_and_is_cancelled() {
             "upstream `h` did not answer within 0.3 s; the call may still be running there"
         );
     }
-    value(&grant, "h_echo", json!({})).await;
+    // The limit is this one's too, and a busy machine does not always answer within it.
+    let answered = async {
+        loop {
+            match call(&grant, "h_echo", json!({})).await {
+                Err(late) if late.kind == ToolFailureKind::Timeout => {}
+                answer => return answer.unwrap(),
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_mins(1), answered)
+        .await
+        .expect("what is answered at once must be answered");
     eventually("both are cancelled", || {
         std::fs::read_to_string(&state)
             .unwrap()
             .matches("cancelled")
             .count()
-            == 2
+            >= 2
     })
     .await;
     bridge.shutdown().await;
@@ -576,12 +590,15 @@ async fn a_gigabyte_in_one_line_ends_the_upstream_not_us() {
         "{flood:?}"
     );
     assert!(
-        resident_bytes() < before + (64 << 20),
+        resident_bytes() < before + ROOM,
         "memory grew with the line"
     );
     value(&grant, "h_echo", json!({})).await;
     bridge.shutdown().await;
 }
+
+/// What this process may grow by meanwhile: other tests run in it, and what is sent is a gigabyte or more.
+const ROOM: u64 = 512 << 20;
 
 fn resident_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
@@ -680,7 +697,7 @@ async fn a_tool_whose_definition_changes_is_suspended_until_the_next_turn() {
             }
         }
     };
-    let suspended = tokio::time::timeout(Duration::from_secs(20), suspended)
+    let suspended = tokio::time::timeout(Duration::from_mins(1), suspended)
         .await
         .unwrap();
     assert_eq!(suspended.kind, ToolFailureKind::NotGranted);
@@ -714,9 +731,9 @@ async fn upstreams_that_hang_flood_or_break_do_not_block_another() {
     };
     let upstreams = [
         ("hang", soon("hang")),
-        ("flood", soon("flood")),
+        ("flood", hostile("flood", None)),
         ("chatter", soon("chatter")),
-        ("broken", soon("broken")),
+        ("broken", hostile("broken", None)),
         ("good", hostile("calls", None)),
         ("strict", hostile("strict", None)),
         ("endless", hostile("endless", None)),
@@ -899,14 +916,15 @@ async fn endless_bodies_and_refusals_over_http_end_in_one_sentence() {
     assert!(error.contains("maximum size of 1114112 bytes"), "{error}");
     let events_head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: ";
     let quick = |port: u16| Upstream {
-        start_timeout: Duration::from_secs(15),
+        start_timeout: Duration::from_secs(30),
         ..http(&format!("http://127.0.0.1:{port}/"))
     };
     let before = resident_bytes();
     let error = error_of(quick(canned(events_head, true).await.0)).await;
-    assert!(!error.is_empty());
+    // The time limit would end an event of any size.
+    assert!(!error.contains("did not start"), "{error}");
     assert!(
-        resident_bytes() < before + (64 << 20),
+        resident_bytes() < before + ROOM,
         "memory grew with the event: {error}"
     );
     let refusal =
@@ -920,8 +938,8 @@ async fn endless_bodies_and_refusals_over_http_end_in_one_sentence() {
         error,
         "it refused the credentials (HTTP 401); check its `headers`"
     );
-    let closed = free_port().await;
-    let error = error_of(http(&format!("http://127.0.0.1:{closed}/?key=querysecret"))).await;
+    // Nobody listens at the first of all ports.
+    let error = error_of(http("http://127.0.0.1:1/?key=querysecret")).await;
     assert!(
         error.starts_with("could not connect: Connection refused"),
         "{error}"
@@ -930,14 +948,14 @@ async fn endless_bodies_and_refusals_over_http_end_in_one_sentence() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_never_connected_says_that_it_was_not_sent() {
-    let port = free_port().await;
-    let server = serve_everything(port).await;
+    let port = free_port();
+    let mut server = serve_everything(port).await;
     let bridge = bridge([(
         "web",
         http(&format!("http://127.0.0.1:{port}/mcp?key=querysecret")),
     )]);
     let grant = granted(&bridge, &["web_echo"]).await;
-    drop(server);
+    server.kill().await.unwrap();
     let refused = async {
         loop {
             let failed = failure(&grant, "web_echo", json!({"message": "anyone?"})).await;
@@ -948,18 +966,22 @@ async fn a_call_that_never_connected_says_that_it_was_not_sent() {
             }
         }
     };
-    let message = tokio::time::timeout(Duration::from_secs(20), refused)
+    let message = tokio::time::timeout(Duration::from_mins(1), refused)
         .await
         .unwrap();
     assert!(message.ends_with("the call was not sent"), "{message}");
     bridge.shutdown().await;
 }
 
-async fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0")
-        .await
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
+/// A port for a program that must be told one. It is below those that are given to whoever asks for any,
+/// so nobody else has taken it by the time that the program does.
+pub(crate) fn free_port() -> u16 {
+    static ASKED: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = std::process::id() * 16 + ASKED.fetch_add(1, Ordering::Relaxed);
+        let port = 20_000 + u16::try_from(number % 12_000).unwrap();
+        if std::net::TcpListener::bind(("0.0.0.0", port)).is_ok() {
+            return port;
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fmt::Write as _,
-    io::{BufRead as _, BufReader, Read as _, Write as _},
+    io::{self, BufRead, BufReader, Write as _},
     net::{SocketAddr, TcpListener},
     sync::{Arc, Mutex},
     time::Instant,
@@ -54,21 +54,13 @@ impl Collector {
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let mut reader = BufReader::new(stream);
-                let mut head = Vec::new();
-                loop {
-                    let mut line = String::new();
-                    reader.read_line(&mut line).unwrap();
-                    if line.trim().is_empty() {
-                        break;
-                    }
-                    head.push(line.trim().to_ascii_lowercase());
-                }
-                let header = |name: &str| head.iter().find_map(|line| line.strip_prefix(name));
+                // Whoever gave up in the middle sent nothing; the next is heard all the same.
+                let Ok((head, body)) = receive(&mut reader) else {
+                    continue;
+                };
+                let header = |name: &str| value_of(&head, name);
                 assert!(head[0].starts_with("post /v1/traces "), "{head:?}");
                 assert_eq!(header("content-type: "), Some("application/x-protobuf"));
-                let length: usize = header("content-length: ").unwrap().parse().unwrap();
-                let mut body = vec![0; length];
-                reader.read_exact(&mut body).unwrap();
                 let request = ExportTraceServiceRequest::decode(&body[..]).unwrap();
                 let mut kept = keeping.lock().unwrap();
                 kept.keys.extend(header("x-key: ").map(str::to_owned));
@@ -108,6 +100,29 @@ impl Collector {
     pub(super) fn keys(&self) -> Vec<String> {
         self.kept.lock().unwrap().keys.clone()
     }
+}
+
+/// A request: the lines of its head, in lower case, and its body.
+fn receive(reader: &mut impl BufRead) -> io::Result<(Vec<String>, Vec<u8>)> {
+    let mut head = Vec::new();
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if line.trim().is_empty() {
+            break;
+        }
+        head.push(line.trim().to_ascii_lowercase());
+    }
+    let length = value_of(&head, "content-length: ").unwrap();
+    let mut body = vec![0; length.parse().unwrap()];
+    reader.read_exact(&mut body)?;
+    Ok((head, body))
+}
+
+fn value_of<'a>(head: &'a [String], name: &str) -> Option<&'a str> {
+    head.iter().find_map(|line| line.strip_prefix(name))
 }
 
 fn seen(span: &Span) -> Seen {

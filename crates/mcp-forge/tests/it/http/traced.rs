@@ -2,7 +2,7 @@
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
-    net::TcpListener,
+    net::{SocketAddr, TcpListener},
     process::{Child, Stdio},
 };
 
@@ -313,10 +313,8 @@ fn without_a_collector_a_trace_is_passed_on_as_it_came() {
 fn a_collector_that_is_dead_harms_nobody() {
     let remote = Remote::start();
     let hanging = TcpListener::bind("127.0.0.1:0").unwrap();
-    let refusing = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    // Nobody listens at the first of all ports.
+    let refusing = SocketAddr::from(([127, 0, 0, 1], 1));
     for address in [hanging.local_addr().unwrap(), refusing] {
         let telemetry = json!({"otlp_endpoint": format!("http://user:canary@{address}")});
         let variables = [

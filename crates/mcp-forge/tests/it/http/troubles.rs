@@ -108,7 +108,7 @@ fn what_is_cancelled_was_the_callers_own_and_running() {
     let (ada, bob) = (hello("ada"), hello("bob"));
     let call = json!({"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": {
         "name": "execute_python",
-        "arguments": {"code": "import time; time.sleep(3); 'finished'"},
+        "arguments": {"code": "import time; time.sleep(20); 'finished'"},
         "_meta": {"progressToken": "same"},
     }});
     let answers: Vec<Value> = thread::scope(|scope| {

@@ -56,11 +56,12 @@ fn an_issuer_that_is_down_at_the_start_shuts_its_own_tokens_out_and_nobody_elses
     let issuer = Issuer::new();
     issuer.answer(Answer::Nothing);
     let served = serve(&[("one", &issuer)], "    jwks_min_interval: 1\n");
-    let ready = readiness(&served);
-    assert_eq!(
-        (&ready["status"], &ready["checks"]["issuers"]),
-        (&json!("ready"), &json!("degraded"))
-    );
+    // A disk that is busy with others' work is not well at once.
+    await_that("it is ready without that issuer", || {
+        let ready = readiness(&served);
+        assert_eq!(ready["checks"]["issuers"], "degraded", "{ready}");
+        ready["status"] == "ready"
+    });
     let valid = issuer.token(&json!({}));
     let refused = ask(&served, &valid);
     assert_eq!(refused.status, 503, "{refused:?}");

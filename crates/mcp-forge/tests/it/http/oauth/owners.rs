@@ -100,7 +100,7 @@ fn a_name_is_another_principal_for_each_issuer_and_for_the_file() {
 fn a_token_that_expires_in_the_middle_of_a_session_opens_nothing_more() {
     let issuer = Issuer::new();
     let served = serve(&[("one", &issuer)], "    leeway: 0\n");
-    let short = issuer.token(&json!({"exp": now() + 10}));
+    let short = issuer.token(&json!({"exp": now() + 20}));
     let opened = post(&served, &short, &[], &initialize("2025-11-25"));
     let session = format!(
         "Mcp-Session-Id: {}",
@@ -134,7 +134,7 @@ fn a_token_that_expires_in_the_middle_of_a_session_opens_nothing_more() {
 fn a_stream_without_an_end_ends_with_the_token_that_opened_it() {
     let issuer = Issuer::new();
     let served = serve(&[("one", &issuer)], "    leeway: 0\n");
-    let short = issuer.token(&json!({"exp": now() + 8}));
+    let short = issuer.token(&json!({"exp": now() + 20}));
     let opened = post(&served, &short, &[], &initialize("2025-11-25"));
     let session = format!(
         "Mcp-Session-Id: {}",
