@@ -112,10 +112,10 @@ async def check_cancelled_build(forge: Forge, client) -> None:
     call = asyncio.create_task(build(client, "given-up", ["pandas", "matplotlib", "scikit-learn"], told))
     done, _ = await asyncio.wait([call, asyncio.create_task(running.wait())], return_when=asyncio.FIRST_COMPLETED)
     assert call not in done, call
-    await wait_until(left, 30, "something is being built")
+    await wait_until(left, 60, "something is being built")
     call.cancel()
     await asyncio.wait([call])
-    await wait_until(lambda: not left(), 15, "the build's directories are gone")
+    await wait_until(lambda: not left(), 60, "the build's directories are gone")
     listed = (await client.call_tool("list_custom_environments", {})).structured_content
     assert "given-up" not in json.dumps(listed["custom"]), listed
     assert (await completed(client, "1 + 1"))["result"] == 2
@@ -161,7 +161,7 @@ async def check_example_2(client) -> None:
     words = " ".join(message for _, message in heard)
     assert all(phase in words for phase in ["downloading", " MB", "installing"]), heard
     times = [began, *(moment for moment, _ in heard), time.monotonic()]
-    assert max(later - earlier for earlier, later in zip(times, times[1:])) < 12, heard
+    assert max(later - earlier for earlier, later in zip(times, times[1:])) < 30, heard
 
     # As the example has it, but for the text of a file: pandas takes a text for the name of one.
     code = """

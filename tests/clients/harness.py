@@ -202,6 +202,15 @@ async def read_json(client: Client, uri: str):
     return json.loads(result.contents[0].text)
 
 
+async def read_until(client: Client, uri: str, holds):
+    """A resource's content once this holds of it: a server that is busy tells what it has, or had before."""
+    deadline = time.monotonic() + 60
+    while not holds(content := await read_json(client, uri)):
+        assert time.monotonic() < deadline, content
+        await asyncio.sleep(0.05)
+    return content
+
+
 def processes_with(marker: str) -> set[int]:
     """Live processes of the whole machine that have `marker` among their arguments."""
     found = set()

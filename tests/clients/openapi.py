@@ -32,7 +32,7 @@ SECTIONS = {
 async def main() -> int:
     async with Forge.make() as forge, Served.start(forge, **SECTIONS) as served:
         headers = {"Authorization": f"Bearer {served.token}"}
-        async with httpx2.AsyncClient(base_url=served.url, headers=headers) as client:
+        async with httpx2.AsyncClient(base_url=served.url, headers=headers, timeout=120) as client:
             document = (await client.get("/openapi.json")).json()
             execution = await prepare(client)
         report = forge.directory / "report.har"

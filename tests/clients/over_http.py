@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import httpx2
 from environments import HELD_BACK, check_approval, held_back
-from harness import Checks, Forge, completed, execute, read_json
+from harness import Checks, Forge, completed, execute, read_json, read_until
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from tasks import check_tasks
@@ -76,7 +76,7 @@ async def run_http(checks: Checks, forge: Forge) -> None:
             name = f"HTTP, {version}: packages are approved in place"
             await checks.run(name, check_approval, connect, HELD_BACK[mode], seconds=180)
         await checks.run("HTTP: long turns are tasks", check_tasks, lambda **more: served.client("auto", **more))
-        await checks.run("HTTP: 20 clients of both eras at once, each its own answers", check_many, served)
+        await checks.run("HTTP: 10 clients of both eras at once, each its own answers", check_many, served, seconds=300)
         await checks.run("HTTP: a wrong token is refused", check_wrong_token, served)
 
 
@@ -88,8 +88,9 @@ async def check_basics(served: Served, mode: str, version: str) -> None:
         assert (await completed(client, "6 * 7"))["result"] == 42
         failed = await execute(client, "1 / 0")
         assert failed["success"] is False and failed["error"]["type"] == "ZeroDivisionError", failed
-        names = await read_json(client, "mcp://forge/tools/available")
-        assert any(name.startswith("meeting_") for name in names), names
+        # An upstream that takes long to start is left out at first.
+        has_meeting = lambda names: any(name.startswith("meeting_") for name in names)  # noqa: E731
+        await read_until(client, "mcp://forge/tools/available", has_meeting)
         assert isinstance(await read_json(client, "mcp://forge/audit/operations"), list)
 
 
@@ -126,7 +127,7 @@ async def check_many(served: Served) -> None:
             for n, answer in enumerate(answers):
                 assert (answer["result"], answer["stdout"]) == (n, f"mark-{number}-{n}\n"), answer
 
-    await asyncio.gather(*(one(number) for number in range(20)))
+    await asyncio.gather(*(one(number) for number in range(10)))
 
 
 async def check_wrong_token(served: Served) -> None:

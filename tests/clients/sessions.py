@@ -7,7 +7,7 @@ makes it; what the example says is run as it stands.
 import json
 import sys
 
-from harness import Checks, Forge, completed, execute, read_json, text_of
+from harness import Checks, Forge, completed, execute, read_json, read_until, text_of
 
 
 async def run_sessions(checks: Checks, forge: Forge) -> None:
@@ -24,6 +24,12 @@ async def document(client, **arguments) -> dict:
     result = await client.call_tool("document_state", arguments)
     assert not result.is_error, text_of(result)
     return result.structured_content
+
+
+async def state_with(client, session: str, *variables: str) -> dict:
+    """What is told of a session once these are among its variables."""
+    uri = f"mcp://forge/sessions/{session}/state"
+    return await read_until(client, uri, lambda state: set(variables) <= set(state["all_variables"]))
 
 
 async def check_workflow(client) -> None:
@@ -52,18 +58,17 @@ def evaluate(model): return {"score": model}
         note="Data loading complete",
     )
     assert answer == {"success": True, "documented_count": 2, "session_id": session}, answer
-    state = await read_json(client, f"mcp://forge/sessions/{session}/state")
+    state = await state_with(client, session, "df", "df_clean")
     assert state["documented_variables"]["df_clean"].startswith("Cleaned dataset"), state
     assert state["note"] == "Data loading complete", state
-    assert {"df", "df_clean"} <= set(state["all_variables"]), state["all_variables"]
     frame = state["introspection"]["df_clean"]
     assert (frame["type"], frame["shape"]) == ("DataFrame", [95_000, 2]) and frame["memory_mb"] > 0, frame
     response = await completed(
         client, "model = train_model(df_clean); results = evaluate(model)", session_id=session
     )
     assert response["session_id"] == session and response["session"]["generation"] == 1, response["session"]
-    names = await read_json(client, f"mcp://forge/sessions/{session}/variables")
-    assert {"df", "df_clean", "model", "results"} <= set(names), names
+    expected = {"df", "df_clean", "model", "results"}
+    await read_until(client, f"mcp://forge/sessions/{session}/variables", lambda names: expected <= set(names))
 
 
 async def check_example_3(client) -> None:
@@ -90,7 +95,7 @@ df.to_pickle('/tmp/sales_df.pkl')
         variables={"df": "Sales data for 2024, loaded and stored as pickle"},
         note="Data loaded and ready for analysis",
     )
-    state = await read_json(client, f"mcp://forge/sessions/{session}/state")
+    state = await state_with(client, session, "df")
     assert state["introspection"]["df"]["shape"] == [120, 3], state["introspection"]
     second = """
 import pandas as pd
@@ -149,8 +154,7 @@ monthly_sales.to_dict()  # Return summary
     assert links == [uri], links
     picture = (await client.read_resource(uri)).contents[0]
     assert picture.mime_type == "image/png" and picture.blob.startswith("iVBORw0KGgo"), picture.mime_type
-    state = await read_json(client, f"mcp://forge/sessions/{session}/state")
-    assert {"df", "monthly_sales"} <= set(state["all_variables"]), state["all_variables"]
+    state = await state_with(client, session, "df", "monthly_sales")
     assert state["changes"]["added"] == ["monthly_sales"], state["changes"]
 
 

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, bail};
 
 /// Seconds after which a program is taken to hang.
-const TIME_LIMIT: &str = "1500";
+const TIME_LIMIT: &str = "3600";
 
 /// What a group that did not fail did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
