@@ -10,7 +10,9 @@ from . import execution, originals
 from .inspection import thread_names
 
 NEEDED = 3
-THREAD_PATIENCE = 0.1
+# For threads that have done their work: one that waits for a processor may need it all. A thread that
+# does go on is refused that much later, still well before the server gives up (10 s).
+THREAD_PATIENCE = 2.0
 
 
 def branch(session, descriptors: list) -> None:
@@ -19,8 +21,7 @@ def branch(session, descriptors: list) -> None:
         if len(descriptors) != NEEDED:
             return refuse(session, f"a branch needs {NEEDED} descriptors, {len(descriptors)} came")
         session.shell.quiesce()
-        session.loop.shut_idle_executor()
-        names = lasting_threads()
+        names = lasting_threads(session.loop)
         if names:
             return refuse(session, f"thread `{names[0]}` is alive")
         execution.flush_streams()
@@ -40,14 +41,16 @@ def branch(session, descriptors: list) -> None:
         session.answer({"type": "ready", "python": sys.version.split()[0]})
 
 
-def lasting_threads() -> list:
+def lasting_threads(loop) -> list:
     """Names of live threads. One that has done its work gets a moment to end."""
     deadline = monotonic() + THREAD_PATIENCE
-    while names := thread_names():
-        if monotonic() > deadline:
+    while True:
+        # Each time: a thread of the executor says that it is idle some time after its last result is known.
+        loop.shut_idle_executor()
+        names = thread_names()
+        if not names or monotonic() > deadline:
             return names
         sleep(0.002)
-    return []
 
 
 def refuse(session, problem: str) -> None:

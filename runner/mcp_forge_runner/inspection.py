@@ -8,7 +8,7 @@ from itertools import islice
 from operator import itemgetter
 from posix import scandir
 from stat import S_ISDIR, S_ISREG
-from time import monotonic
+from time import monotonic, thread_time
 
 from .bindings import names_of
 from .channel import well_formed
@@ -35,19 +35,21 @@ MAX_CHARS = 1 << 20
 # Of what a file tree can hold, at most this many times as many entries are looked at as are told.
 ENTRIES_A_FILE = 20
 CHECK_EVERY = 16
+# Seconds by the clock after which a look says what it has; half as many more for the files. The server waits for 5.
+PATIENCE = 2.0
 function_globals = FunctionType.__dict__["__globals__"].__get__
 BuiltinType = type(len)
 
 
 def inspect(session, bounds: dict, listed=None) -> dict:
     """The answer to an `inspect` request. `listed` are the files, if they are known."""
-    budget = bounds["budget_ms"] / 1000
-    deadline = monotonic() + budget
+    seconds = bounds["budget_ms"] / 1000
+    budget = Budget(seconds)
     holdings = Holdings(session)
-    variables, omitted = holdings.describe_variables(bounds, deadline)
+    variables, omitted = holdings.describe_variables(bounds, budget)
     # Variables that took all the time leave some for the files.
-    deadline = max(deadline, monotonic() + budget / 2)
-    files, omitted_files = listed or list_files(session.workspace, bounds["files"], deadline)
+    budget.extend(seconds / 2, PATIENCE / 2)
+    files, omitted_files = listed or list_files(session.workspace, bounds["files"], budget)
     named = [*holdings.variables, *holdings.functions, *holdings.classes]
     changes = session.bindings.take_changes(named)
     return {
@@ -69,6 +71,21 @@ def nothing_known() -> dict:
     empty = {"variables": [], "functions": [], "classes": [], "imports": {}, "files": [], "threads": []}
     changes = {"added": [], "rebound": [], "removed": []}
     return {"type": "inspected", **empty, "changes": changes, "omitted_variables": 0, "omitted_files": 0}
+
+
+class Budget:
+    """The time that a look may take: the processor's, which does not pass while others have it."""
+
+    def __init__(self, seconds: float) -> None:
+        self.work, self.clock = thread_time() + seconds, monotonic() + PATIENCE
+
+    def extend(self, seconds: float, patience: float) -> None:
+        """Leaves at least that much from now on."""
+        self.work = max(self.work, thread_time() + seconds)
+        self.clock = max(self.clock, monotonic() + patience)
+
+    def is_spent(self) -> bool:
+        return thread_time() > self.work or monotonic() > self.clock
 
 
 class Holdings:
@@ -119,12 +136,12 @@ class Holdings:
         else:
             self.imports[name] = dotted(class_module(value), class_qualname(value))
 
-    def describe_variables(self, bounds: dict, deadline: float):
+    def describe_variables(self, bounds: dict, budget: Budget):
         """The variables, of which those beyond a bound are only named, and how many are not."""
         told, room, late = [], MAX_CHARS, False
         for place, name in enumerate(self.variables[: bounds["variables"]]):
             if place % CHECK_EVERY == 0:
-                late = late or room < 0 or monotonic() > deadline
+                late = late or room < 0 or budget.is_spent()
             value = self.namespace[name]
             facts = {"type": type_text(type(value))} if late else describe(value, bounds["repr_chars"])
             room -= len(facts.get("repr", "")) + sum(map(len, facts.get("dtypes", ())))
@@ -171,12 +188,12 @@ def thread_name(thread) -> str:
     return well_formed(name[:MAX_NAME]) or "unnamed"
 
 
-def list_files(workspace: str, count: int, deadline: float):
+def list_files(workspace: str, count: int, budget: Budget):
     """Regular files below the workspace, links not followed, and how many are left out."""
     files, omitted = [], 0
     entries_left = ENTRIES_A_FILE * count + MAX_NAMES
     directories = [("", 0)]
-    while directories and entries_left > 0 and monotonic() <= deadline:
+    while directories and entries_left > 0 and not budget.is_spent():
         path, depth = directories.pop(0)
         entries = list_directory(f"{workspace}/{path}", entries_left)
         entries_left -= len(entries)

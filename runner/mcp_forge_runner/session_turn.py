@@ -4,13 +4,12 @@ from .originals import BUILTINS as __builtins__
 
 from _signal import SIGINT, signal
 from mmap import mmap
-from time import monotonic
 
 from . import originals
 from .attribution import Origin
 from .channel import MAX_FRAME_BYTES, encode
 from .execution import PLAIN, RESERVE_BYTES, Turn
-from .inspection import list_files
+from .inspection import Budget, list_files
 from .reprs import bounded_repr
 
 # More files, or files that take longer to list, are told after `done` only.
@@ -99,7 +98,7 @@ class SessionTurn(Turn):
 
     def list_files(self, room: int) -> bytes:
         """The field that tells of the files, if they are few and quick to list."""
-        files, omitted = list_files(self.session.workspace, MAX_FILES, monotonic() + LIST_SECONDS)
+        files, omitted = list_files(self.session.workspace, MAX_FILES, Budget(LIST_SECONDS))
         if omitted or len(files) > self.bounds["files"]:
             return b""
         field = b',"files":' + encode(files)

@@ -504,6 +504,23 @@ class Branches(SessionCase):
         before = self.value("len(ticks)")
         self.assertGreater(self.value("await asyncio.sleep(0.1)\nlen(ticks)"), before)
 
+    def test_a_thread_that_is_slow_to_be_idle_is_waited_for(self):
+        """Its result is known before it says that it is idle, and then it may lose the processor."""
+        code = """
+import asyncio, time
+from concurrent.futures import ThreadPoolExecutor
+pool = ThreadPoolExecutor(1)
+release = pool._idle_semaphore.release
+def release_late():
+    time.sleep(0.3)
+    release()
+pool._idle_semaphore.release = release_late
+asyncio.get_running_loop().set_default_executor(pool)
+await asyncio.to_thread(int)
+"""
+        self.execute(code)
+        self.branch()
+
     def test_hooks_run_and_random_states_differ(self):
         code = "import os, random\nrandom.seed(1)\nseen = []\nos.register_at_fork(after_in_child=lambda: seen.append('child'), after_in_parent=lambda: seen.append('parent'))"
         self.execute(code)

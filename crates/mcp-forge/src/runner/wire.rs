@@ -96,7 +96,7 @@ pub struct InspectBounds {
     pub repr_chars: usize,
     /// Files of `/workspace`.
     pub files: usize,
-    /// Milliseconds after which the rest is named only.
+    /// Milliseconds of a processor after which the rest is named only.
     pub budget_ms: u64,
 }
 

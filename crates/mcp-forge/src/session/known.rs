@@ -14,7 +14,7 @@ const VARIABLES: usize = 1000;
 /// Characters of a `repr`.
 const REPR_CHARS: usize = 200;
 
-/// Milliseconds that an inspection may take of the runner.
+/// Milliseconds of a processor that an inspection may take. The runner bounds the clock's time too.
 const BUDGET_MS: u64 = 50;
 
 /// Bytes of a name: of a variable, a class, a module, a column.
