@@ -44,6 +44,22 @@ status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 os._exit(status if status >= 0 else 128 - status)
 """
 DEADLINE = 60
+# Code's function that returns once the test says `go`: after its turn, however slow the machine is.
+WAIT_TO_GO = """
+def wait_to_go():
+    from os.path import exists
+    from time import sleep
+    while not exists("go"):
+        sleep(0.01)
+"""
+# Code whose value is 1 once the main thread is alone. One that has done its work may take a while to end.
+THREADS_LEFT = f"""
+import os, time
+deadline = time.monotonic() + {DEADLINE - 10}
+while len(os.listdir("/proc/self/task")) > 1 and time.monotonic() < deadline:
+    time.sleep(0.01)
+len(os.listdir("/proc/self/task"))
+"""
 reported = []
 sys.path.insert(0, str(RUNNER))
 
@@ -70,7 +86,7 @@ def need(*packages):
 class Runner:
     """One runner process. Everything it sends is checked as strictly as the server does."""
 
-    def __init__(self, bootstrap=BOOTSTRAP):
+    def __init__(self, bootstrap=BOOTSTRAP, **environment):
         self.directory = tempfile.TemporaryDirectory()
         self.socket, theirs = socket.socketpair()
         self.socket.settimeout(DEADLINE)
@@ -80,6 +96,7 @@ class Runner:
             "HOME": self.directory.name,
             "TMPDIR": self.directory.name,
             "MPLBACKEND": "Agg",
+            **environment,
         }
         code = bootstrap.format(path=str(RUNNER), fd=theirs.fileno())
         self.process = subprocess.Popen(
@@ -157,6 +174,17 @@ class Runner:
         """Whether nothing more arrives."""
         return not select.select([self.socket], [], [], seconds)[0]
 
+    def go(self):
+        """Lets the code go on that waits for this, `WAIT_TO_GO`."""
+        pathlib.Path(self.directory.name, "go").touch()
+
+    def wait_for(self, condition):
+        """Waits for what the threads that read the output will see."""
+        end = time.monotonic() + DEADLINE
+        while not condition():
+            assert time.monotonic() < end, self.output
+            time.sleep(0.005)
+
     def close(self):
         self.socket.close()
         try:
@@ -214,8 +242,8 @@ class RunnerCase(unittest.TestCase):
 class Session(Runner):
     """A runner whose connection is a session's."""
 
-    def __init__(self, bootstrap=PLAIN):
-        super().__init__(bootstrap)
+    def __init__(self, bootstrap=PLAIN, **environment):
+        super().__init__(bootstrap, **environment)
         self.late = []
         self.turns = 0
         self.send({"type": "start_session"})
@@ -282,13 +310,6 @@ class Session(Runner):
 
     def wait_for_output(self, text, stream="stdout"):
         self.wait_for(lambda: text.encode() in self.output[stream])
-
-    def wait_for(self, condition):
-        """Waits for what the threads that read the output will see."""
-        end = time.monotonic() + DEADLINE
-        while not condition():
-            assert time.monotonic() < end, self.output
-            time.sleep(0.005)
 
     def branch(self):
         """The answer, and the branch if there is one."""

@@ -5,7 +5,7 @@ import signal
 import socket
 import unittest
 
-from harness import CAPS, FIXTURES, Runner, RunnerCase, fixture
+from harness import CAPS, DEADLINE, FIXTURES, Runner, RunnerCase, fixture
 from mcp_forge_runner import channel, media
 
 FIELDS = {
@@ -105,7 +105,7 @@ class Connection(RunnerCase):
         self.execute("import atexit; atexit.register(print, 'exit handler')")
         self.assertTrue(self.runner.silent())
         self.runner.socket.shutdown(socket.SHUT_RDWR)
-        self.assertEqual(self.runner.process.wait(10), 0)
+        self.assertEqual(self.runner.process.wait(DEADLINE), 0)
         self.assertEqual(self.finish(), ("", ""))
 
     def test_a_second_turn_starts_fresh(self):
@@ -116,7 +116,7 @@ class Connection(RunnerCase):
     def test_another_request_ends_the_process(self):
         self.runner.send({"type": "mystery"})
         self.assertIsNone(self.runner.receive())
-        self.assertEqual(self.runner.process.wait(10), 70)
+        self.assertEqual(self.runner.process.wait(DEADLINE), 70)
 
     def test_a_thread_that_outlives_the_turn_sends_nothing(self):
         code = """
@@ -144,7 +144,8 @@ os._exit(3)
 """
         self.runner.start(code)
         self.assertIsNone(self.runner.until_done())
-        self.assertEqual(self.runner.process.wait(10), 3)
+        self.assertEqual(self.runner.process.wait(DEADLINE), 3)
+        self.runner.wait_for(lambda: self.runner.stdout.endswith("\n"))
         for pid in map(int, self.runner.stdout.split()):
             os.kill(pid, signal.SIGKILL)
 

@@ -2,7 +2,7 @@
 
 import unittest
 
-from harness import CAPS, PLAIN, PRELOADED, Runner, SessionCase, fixture
+from harness import CAPS, DEADLINE, PLAIN, PRELOADED, Runner, SessionCase, fixture
 
 TOOL = fixture("request_execute")["tools"][0]
 OTHER = fixture("request_execute")["tools"][1]
@@ -92,7 +92,7 @@ class Names(SessionCase):
     def test_another_request_ends_it(self):
         self.runner.send({"type": "mystery"})
         self.assertIsNone(self.runner.receive())
-        self.assertEqual(self.runner.process.wait(10), 70)
+        self.assertEqual(self.runner.process.wait(DEADLINE), 70)
 
     def test_a_thousand_turns_leave_no_descriptor_and_no_thread(self):
         count = "import os\n[len(os.listdir('/proc/self/fd')), len(os.listdir('/proc/self/task'))]"
@@ -268,7 +268,7 @@ class Survival(SessionCase):
     def test_death_is_seen(self):
         self.runner.start("import os; os._exit(3)")
         self.assertIsNone(self.runner.receive())
-        self.assertEqual(self.runner.process.wait(20), 3)
+        self.assertEqual(self.runner.process.wait(DEADLINE), 3)
 
     def test_memory_error(self):
         self.execute("kept = 5")

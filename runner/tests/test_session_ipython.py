@@ -6,7 +6,7 @@ import unittest
 import test_session
 import test_session_late
 import test_session_state
-from harness import BOOTSTRAP, PRELOADED, Session, SessionCase, need
+from harness import BOOTSTRAP, PRELOADED, WAIT_TO_GO, Session, SessionCase, need
 
 
 @need("IPython")
@@ -160,8 +160,9 @@ class Shell(SessionCase):
         self.assertIs(self.value(code), False)
 
     def test_late_displays(self):
-        code = "import threading\nfrom IPython.display import HTML\nt = threading.Timer(0.05, lambda: display(HTML('<b>')))\nt.start()"
+        code = WAIT_TO_GO + "import threading\nfrom IPython.display import HTML\ndef f():\n  wait_to_go()\n  display(HTML('<b>'))\nt = threading.Thread(target=f)\nt.start()"
         self.execute(code, execution_id="one")
+        self.runner.go()
         self.runner.wait_for_late(lambda: self.runner.late)
         self.assertEqual(self.runner.late[0]["data"]["text/html"], "<b>")
         self.assertEqual(self.runner.late[0]["execution_id"], "one")

@@ -3,7 +3,7 @@
 import time
 import unittest
 
-from harness import SessionCase, need
+from harness import THREADS_LEFT, WAIT_TO_GO, SessionCase, need
 
 THREAD = """
 import threading
@@ -27,8 +27,9 @@ class LateOutput(SessionCase):
         self.assertEqual(self.finish()[0], "now\ntwo!\n")
 
     def test_it_arrives_while_the_session_is_idle(self):
-        code = "import threading, sys\nthreading.Timer(0.05, lambda: print('tick', file=sys.stderr)).start()"
+        code = WAIT_TO_GO + "import threading, sys\ndef f():\n  wait_to_go()\n  print('tick', file=sys.stderr)\nthreading.Thread(target=f).start()"
         self.execute(code, execution_id="one")
+        self.runner.go()
         self.runner.wait_for_late(lambda: self.runner.late_text("one", "stderr") == "tick\n")
         self.assertEqual(self.finish(), ("", ""))
 
@@ -102,8 +103,9 @@ _thread.start_new_thread(raw, (1,), {'y': 2})
         self.assertIn("left out", self.runner.late_text("one"))
 
     def test_a_late_line_without_end_comes_at_the_latest_with_the_next_turn(self):
-        code = "import threading\nt = threading.Timer(0.05, lambda: print('no end', end=''))\nt.start()"
+        code = WAIT_TO_GO + "import threading\ndef f():\n  wait_to_go()\n  print('no end', end='')\nt = threading.Thread(target=f)\nt.start()"
         self.execute(code, execution_id="one")
+        self.runner.go()
         self.execute("t.join()", execution_id="two")
         self.execute("None")
         self.assertEqual(self.runner.late_text("one"), "no end")
@@ -234,7 +236,7 @@ finally: channel.start_new_thread = start
 """
         self.runner.start(code, [tool])
         self.assertEqual(self.runner.receive()["error"]["type"], "KeyboardInterrupt")
-        self.assertEqual(self.value("len(os.listdir('/proc/self/task'))"), 1)
+        self.assertEqual(self.value(THREADS_LEFT), 1)
         self.assertEqual(self.value("6 * 7"), 42)
         self.assertEqual(self.finish(), ("", ""))
 

@@ -7,9 +7,12 @@ does not differ is an error, too.
 import json
 import os
 import re
+import subprocess
+import sys
+import tempfile
 import unittest
 
-from harness import RUNNER, BOOTSTRAP, Session, need
+from harness import DEADLINE, RUNNER, BOOTSTRAP, Session, need
 from reference_cells import CELLS
 
 DOCUMENT = RUNNER.parent / "docs" / "sessions.md"
@@ -57,12 +60,16 @@ class Seen:
 class Kernel:
     """A real kernel, by its own client."""
 
-    def __init__(self, directory):
-        from jupyter_client.manager import start_new_kernel
+    def __init__(self, directory, **environment):
+        from jupyter_client.manager import KernelManager
 
-        self.manager, self.client = start_new_kernel(
-            kernel_name="python3", cwd=directory, env={**os.environ, "IPYTHONDIR": f"{directory}/.ipython"}
-        )
+        # Files, and no ports: another process could take those before the kernel does.
+        self.manager = KernelManager(kernel_name="python3", transport="ipc", ip=f"{directory}/socket")
+        environment = {**os.environ, "IPYTHONDIR": f"{directory}/.ipython", **environment}
+        self.manager.start_kernel(cwd=directory, env=environment)
+        self.client = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=DEADLINE)
 
     def run(self, code):
         seen = Seen()
@@ -145,13 +152,20 @@ class Reference(unittest.TestCase):
     maxDiff = None
 
     def test_the_same_is_seen(self):
-        session = Session(BOOTSTRAP)
+        # On a slow machine matplotlib says that it makes its list of fonts: made before, it is silent on both sides.
+        fonts = tempfile.TemporaryDirectory()
+        self.addCleanup(fonts.cleanup)
+        environment = {"MPLCONFIGDIR": fonts.name}
+        subprocess.run(
+            [sys.executable, "-c", "import matplotlib.font_manager"], env={**os.environ, **environment}, check=True
+        )
+        session = Session(BOOTSTRAP, **environment)
         self.addCleanup(session.close)
         self.assertTrue(session.shell.startswith("ipython "), session.shell)
         ours = Ours(session)
         directory = session.directory.name + "/kernel"
         os.mkdir(directory)
-        kernel = Kernel(directory)
+        kernel = Kernel(directory, **environment)
         self.addCleanup(kernel.close)
         self.assertGreaterEqual(len(CELLS), 60)
         differing = {}

@@ -1,8 +1,9 @@
 """Tools: signatures, arguments, answers, parallel calls, and calls that cannot be."""
 
+import pathlib
 import unittest
 
-from harness import RunnerCase
+from harness import DEADLINE, THREADS_LEFT, WAIT_TO_GO, RunnerCase
 
 
 def tool(name, *parameters, returns="Any", doc=""):
@@ -323,8 +324,8 @@ s_any('fast')
 import signal
 def late(*a): raise TimeoutError
 signal.signal(signal.SIGALRM, late)
-signal.setitimer(signal.ITIMER_REAL, 0.05)
 try:
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
     s_any('slow')
 except TimeoutError:
     pass
@@ -341,14 +342,13 @@ s_any('fast')
         self.assertEqual(self.value("s_any(2)"), {"value": 2})
 
     def test_many_calls_in_sequence_keep_no_thread(self):
-        code = "for n in range(300): s_any(n)\nimport time, os\ntime.sleep(0.2)\nlen(os.listdir('/proc/self/task'))"
-        self.assertEqual(self.value(code), 1)
+        self.assertEqual(self.value("for n in range(300): s_any(n)" + THREADS_LEFT), 1)
 
     def test_the_server_goes_away_in_a_call(self):
         self.runner.start("s_any(1)", TOOLS)
         self.runner.receive()
         self.runner.socket.close()
-        self.assertIn(self.runner.process.wait(20), (0, 71))
+        self.assertIn(self.runner.process.wait(DEADLINE), (0, 71))
 
 
 class Elsewhere(ToolCase):
@@ -381,11 +381,11 @@ os.waitpid(pid, 0)
         )
 
     def test_a_thread_that_outlives_the_turn_cannot_call(self):
-        code = """
-import threading, time
+        code = WAIT_TO_GO + """
+import threading
 out = open('late', 'w')
-def late(s_any=s_any, ToolError=ToolError, sleep=time.sleep):
-    sleep(0.2)
+def late(s_any=s_any, ToolError=ToolError, wait_to_go=wait_to_go):
+    wait_to_go()
     try:
         s_any(1)
     except ToolError as e:
@@ -393,8 +393,11 @@ def late(s_any=s_any, ToolError=ToolError, sleep=time.sleep):
 threading.Thread(target=late).start()
 """
         self.value(code)
-        self.assertTrue(self.runner.silent(0.6))
-        self.assertIn("the turn is over", self.value("open('late').read()"))
+        self.runner.go()
+        said = pathlib.Path(self.runner.directory.name, "late")
+        self.runner.wait_for(said.read_text)
+        self.assertIn("the turn is over", said.read_text())
+        self.assertTrue(self.runner.silent())
 
 
 if __name__ == "__main__":
