@@ -7,7 +7,7 @@ use std::{
     fs,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     process::ExitCode,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rustix::{
@@ -33,6 +33,10 @@ use crate::{
 
 /// Time for a killed init to die by itself. Normal is a few milliseconds.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(200);
+
+/// Time for a cgroup to be removed whose processes are gone. The last report comes after it, and the
+/// server waits for that for twice as long.
+const REMOVAL: Duration = Duration::from_secs(5);
 
 /// Serves the launch socket on standard input: one sandbox, from spec to exit report.
 pub fn main() -> ExitCode {
@@ -148,7 +152,7 @@ pub(crate) fn meter_of(init: i32, cgroup: Option<&Cgroup>) -> Meter {
 
 fn remove(cgroup: Option<Cgroup>) {
     if let Some(cgroup) = cgroup {
-        cgroup.remove();
+        cgroup.remove(Instant::now() + REMOVAL);
     }
 }
 

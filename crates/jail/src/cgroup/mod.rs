@@ -5,10 +5,14 @@ use std::{
     os::fd::{BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal};
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::Errno,
+    process::{Pid, Signal},
+};
 
 use crate::{meter::Meter, spec::JailLimits};
 
@@ -99,7 +103,8 @@ impl Cgroup {
         match made {
             Ok(()) => Ok(cgroup),
             Err(error) => {
-                cgroup.remove();
+                // It was never used: nothing keeps it busy.
+                cgroup.remove(Instant::now());
                 Err(error)
             }
         }
@@ -138,6 +143,22 @@ impl Cgroup {
             .collect::<io::Result<_>>()?;
         self.entrances = Some(Arc::clone(&entrances));
         Ok(entrances)
+    }
+
+    /// Keeps it from [`remove_stale`] while it is empty, for as long as this process has it.
+    fn hold(&mut self) {
+        // What cannot be opened is told when a process is to enter it.
+        if let Ok(entrances) = self.entrances() {
+            for entrance in &*entrances {
+                flock(entrance, FlockOperation::NonBlockingLockShared).ok();
+            }
+        }
+    }
+
+    /// Whether all of it is still there.
+    fn exists(&self) -> bool {
+        let mut directories = self.directories.iter();
+        directories.all(|directory| directory.path.exists())
     }
 
     /// Whether a controller (`memory`, `cpu`, `pids`) holds here.
@@ -263,20 +284,19 @@ impl Cgroup {
             .unwrap_or_default()
     }
 
-    /// Removes the directories, once every process is gone. What stays busy for a second is left
-    /// for [`remove_stale`].
-    pub fn remove(self) {
-        for directory in self.directories {
+    /// Removes the directories, once every process is gone. What stays busy until then is left for
+    /// [`remove_stale`].
+    pub(crate) fn remove(self, deadline: Instant) {
+        for directory in &self.directories {
             // v1 keeps a removed cgroup for as long as a page of the file cache is charged to it.
             fs::write(directory.path.join("memory.force_empty"), "0").ok();
-            for _ in 0..100 {
-                match fs::remove_dir(&directory.path) {
-                    Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-                        std::thread::sleep(Duration::from_millis(10));
-                    }
-                    _ => break,
-                }
-            }
+        }
+        let mut left = self.try_remove();
+        while let Some(busy) = left
+            && Instant::now() < deadline
+        {
+            std::thread::sleep(Duration::from_millis(10));
+            left = busy.try_remove();
         }
     }
 
@@ -300,8 +320,8 @@ impl Cgroup {
 const SETTLED: Duration = Duration::from_mins(1);
 
 /// Removes cgroups that keepers left when they were killed themselves. A directory with a
-/// process in it cannot be removed, and a young one may be about to get its own, so a live
-/// sandbox is never touched. Returns how many went.
+/// process in it cannot be removed, a young one may be about to get its own, and one that a
+/// keeper has for later is locked, so what is in use is never touched. Returns how many went.
 pub fn remove_stale() -> usize {
     let host = Host::read();
     let parents = host
@@ -315,8 +335,16 @@ pub fn remove_stale() -> usize {
         .flatten()
         .filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX))
         .filter(|entry| age(entry).is_some_and(|age| age > SETTLED))
+        .filter(|entry| !is_held(&entry.path()))
         .filter(|entry| fs::remove_dir(entry.path()).is_ok())
         .count()
+}
+
+/// Whether a living keeper has it, see [`Cgroup::hold`].
+fn is_held(directory: &Path) -> bool {
+    fs::File::open(directory.join("cgroup.procs")).is_ok_and(|file| {
+        flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
+    })
 }
 
 fn age(entry: &fs::DirEntry) -> Option<Duration> {
@@ -482,6 +510,32 @@ mod tests {
             host.two.unwrap().own,
             Path::new("/sys/fs/cgroup/unified/service/a")
         );
+    }
+
+    #[test]
+    fn an_empty_cgroup_is_held_for_as_long_as_its_keeper_lives() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().to_owned();
+        fs::write(path.join("cgroup.procs"), "").unwrap();
+        assert!(!is_held(&path));
+        let mut cgroup = Cgroup {
+            directories: vec![Directory {
+                path: path.clone(),
+                controllers: Vec::new(),
+                version: Version::One,
+            }],
+            events: None,
+            entrances: None,
+        };
+        cgroup.hold();
+        assert!(is_held(&path));
+        drop(cgroup);
+        // A child that another test is just starting may have a copy until its `exec`.
+        let deadline = Instant::now() + Duration::from_mins(1);
+        while is_held(&path) {
+            assert!(Instant::now() < deadline);
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     #[test]

@@ -1,6 +1,10 @@
 //! Cgroups that are used again: to make and remove those of v1 costs more than a fork.
 
-use std::{fs, io, path::Path};
+use std::{
+    fs, io,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use super::{Cgroup, CgroupError, Host, Version};
 use crate::spec::JailLimits;
@@ -11,6 +15,9 @@ const MOST_KEPT: usize = 64;
 /// Bytes that may still be charged to a cgroup that is given to the next sandbox: kernel objects
 /// that outlive their processes for a while.
 const MOST_LEFT_OVER: u64 = 1 << 20;
+
+/// For all of them to be removed at the end. Nobody waits for that.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The cgroups of one keeper's sandboxes.
 pub(crate) struct Stock {
@@ -42,12 +49,19 @@ impl Stock {
     ///
     /// Why the host gives none.
     pub(crate) fn take(&mut self, limits: &JailLimits) -> Result<Cgroup, CgroupError> {
-        let kept = self.kept.iter().rposition(|(with, _)| with == limits);
-        if let Some(place) = kept {
-            return Ok(self.kept.swap_remove(place).1);
+        while let Some(place) = self.kept.iter().rposition(|(with, _)| with == limits) {
+            let (_, cgroup) = self.kept.swap_remove(place);
+            if cgroup.exists() {
+                return Ok(cgroup);
+            }
+            // Whoever cleans up by hand sees an empty cgroup. Others hold the rest of it.
+            self.leftovers.push(cgroup);
         }
         self.made += 1;
-        Cgroup::create_at(&self.host, &format!("{}-{}", self.name, self.made), limits)
+        let id = format!("{}-{}", self.name, self.made);
+        let mut cgroup = Cgroup::create_at(&self.host, &id, limits)?;
+        cgroup.hold();
+        Ok(cgroup)
     }
 
     /// Has one with these limits ready.
@@ -72,9 +86,10 @@ impl Stock {
 
     /// Removes every one that is in no use.
     pub(crate) fn remove(self) {
+        let deadline = Instant::now() + PATIENCE;
         let kept = self.kept.into_iter().map(|(_, cgroup)| cgroup);
         for cgroup in kept.chain(self.leftovers) {
-            cgroup.remove();
+            cgroup.remove(deadline);
         }
     }
 }
@@ -114,4 +129,44 @@ fn empty(directory: &Path) -> io::Result<()> {
         return Ok(());
     }
     Err(io::Error::from(io::ErrorKind::ResourceBusy))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::v2::Hierarchy, *};
+
+    #[test]
+    fn one_that_somebody_removed_is_not_given_out() {
+        let place = tempfile::tempdir().unwrap();
+        let own = place.path().to_owned();
+        let controllers = ["memory", "pids", "cpu"];
+        fs::write(own.join("cgroup.subtree_control"), controllers.join(" ")).unwrap();
+        let mut stock = Stock {
+            host: Host {
+                one: Vec::new(),
+                two: Some(Hierarchy {
+                    own,
+                    controllers: controllers.map(str::to_owned).to_vec(),
+                }),
+            },
+            ..Stock::new("test")
+        };
+        let limits = JailLimits {
+            memory_bytes: 1,
+            cpu_quota_us: 1,
+            pids: 1,
+            tmp_bytes: 0,
+            workspace_bytes: 0,
+            shm_bytes: 0,
+            cpu_seconds: 0,
+        };
+        let first = place.path().join("mcp-forge-test-1");
+        stock.provide(&limits);
+        stock.provide(&limits);
+        assert!(stock.kept.len() == 1 && first.exists());
+        fs::remove_dir_all(first).unwrap();
+        let taken = stock.take(&limits).unwrap();
+        assert!(taken.exists() && stock.kept.is_empty());
+        assert!(place.path().join("mcp-forge-test-2").exists());
+    }
 }

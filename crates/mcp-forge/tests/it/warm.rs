@@ -9,7 +9,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use mcp_forge::{
@@ -22,6 +22,7 @@ use serde_json::json;
 use tokio::io::AsyncReadExt;
 
 use crate::{
+    escape::cgroups,
     real_python::packages,
     sandbox::{binary, children, config, turn_in},
 };
@@ -221,13 +222,59 @@ async fn no_more_sandboxes_wait_than_may_wait() {
         for report in futures_util::future::join_all(runs).await {
             assert_eq!(report.result, json!(42), "{report:?}");
         }
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_mins(1);
         while waiting(&warm).len() != ready {
             assert!(Instant::now() < deadline, "{ready}: {:?}", waiting(&warm));
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         end(warm).await;
     }
+}
+
+/// Cgroups that wait empty for the next sandbox look like those that a killed keeper left.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_server_takes_no_cgroup_from_a_living_keeper() {
+    let _alone = ALONE.lock().await;
+    let warm = Arc::new(Warm::with_ready(0).await);
+    assert_eq!(warm.run("1").await.result, json!(1));
+    let kept = kept_cgroups(warm.place.path());
+    // v2's are not used again, and v1's are for root.
+    let can_be_kept = rustix::process::geteuid().is_root() && Path::new(V1_MEMORY).exists();
+    assert_eq!(!kept.is_empty(), can_be_kept, "{kept:?}");
+    for path in &kept {
+        let long_ago = SystemTime::now() - Duration::from_mins(5);
+        let directory = fs::File::open(path).unwrap();
+        directory.set_modified(long_ago).unwrap();
+    }
+    let looks = || drop(Native::with_jail(&warm.config, binary()));
+    looks();
+    assert!(kept.iter().all(|path| Path::new(path).exists()), "{kept:?}");
+    assert_eq!(warm.run("2").await.result, json!(2));
+    kill_keepers(warm.place.path()).await;
+    let deadline = Instant::now() + Duration::from_mins(1);
+    while kept.iter().any(|path| Path::new(path).exists()) {
+        assert!(Instant::now() < deadline, "left: {kept:?}");
+        looks();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    end(warm).await;
+}
+
+/// Where v1 counts memory.
+const V1_MEMORY: &str = "/sys/fs/cgroup/memory/cgroup.procs";
+
+/// What the keepers of this place have of cgroups, while no turn runs and no sandbox waits.
+fn kept_cgroups(place: &Path) -> Vec<String> {
+    let names: Vec<String> = keepers(place)
+        .iter()
+        .filter_map(|keeper| fs::read_to_string(format!("/proc/{keeper}/cmdline")).ok())
+        .filter_map(|line| Some(line.trim_end_matches('\0').rsplit_once('\0')?.1.to_owned()))
+        .collect();
+    let is_theirs = |path: &String| {
+        let mut names = names.iter();
+        names.any(|name| path.contains(&format!("mcp-forge-{name}-")))
+    };
+    cgroups().into_iter().filter(is_theirs).collect()
 }
 
 /// The forks of its zygote: while no turn runs, those that wait.
@@ -244,7 +291,7 @@ async fn end(warm: Arc<Warm>) {
 }
 
 pub(crate) async fn wait_until_no_keeper_is_left(place: &Path) {
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_mins(1);
     while !keepers(place).is_empty() {
         assert!(Instant::now() < deadline, "left: {:?}", keepers(place));
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -263,7 +310,7 @@ pub(crate) fn kill_zygotes(place: &Path) -> usize {
 pub(crate) async fn kill_keepers(place: &Path) {
     let keepers = keepers(place);
     keepers.iter().copied().for_each(kill);
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_mins(1);
     for keeper in keepers {
         while !is_over(keeper) {
             assert!(Instant::now() < deadline, "keeper {keeper} goes on");

@@ -68,7 +68,7 @@ pub(super) fn command_line(pid: u32) -> String {
 }
 
 /// Every directory of ours in any hierarchy.
-pub(super) fn cgroups() -> Vec<String> {
+pub(crate) fn cgroups() -> Vec<String> {
     let mut found = Vec::new();
     let mut directories = vec![PathBuf::from("/sys/fs/cgroup")];
     while let Some(directory) = directories.pop() {

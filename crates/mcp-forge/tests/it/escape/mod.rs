@@ -15,6 +15,7 @@ mod tables;
 mod traces;
 
 use case::Case;
+pub(crate) use look::cgroups;
 
 #[tokio::test]
 async fn processes() {
