@@ -4,6 +4,8 @@ use std::{
     fs::{self, File},
     path::{Path, PathBuf},
     process::Command,
+    thread,
+    time::Duration,
 };
 
 use anyhow::{Context, bail};
@@ -85,6 +87,12 @@ const PYTHONS: &[&str] = &[
     "python3.14",
 ];
 
+/// Pauses before further attempts: mirrors and registries have bad moments, and so has a busy machine.
+const PAUSES: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(20)];
+
+/// For `apt-get`, which neither tries again nor waits for another one by itself.
+const PATIENT: [&str; 4] = ["-o", "Acquire::Retries=5", "-o", "DPkg::Lock::Timeout=300"];
+
 /// Installs what is missing. Quick when nothing is.
 ///
 /// # Errors
@@ -138,32 +146,36 @@ pub(crate) fn install_debian(
     if !is_root() || find_program("apt-get").is_none() {
         return Ok(Some(by_hand));
     }
-    let apt = |arguments: &[&str]| {
-        let mut apt = command("apt-get");
-        apt.args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
-        apt
+    let install = || {
+        run(&mut apt(&["update"]), log)?;
+        run(
+            apt(&["install", "--yes", "--no-install-recommends"]).args(&missing),
+            log,
+        )
     };
-    run(&mut apt(&["update"]), log)?;
-    run(
-        apt(&["install", "--yes", "--no-install-recommends"]).args(&missing),
-        log,
-    )
-    .with_context(|| format!("install these packages by hand: {by_hand}"))?;
+    persistently(install).with_context(|| format!("install these packages by hand: {by_hand}"))?;
     Ok(None)
+}
+
+fn apt(arguments: &[&str]) -> Command {
+    let mut apt = command("apt-get");
+    apt.args(PATIENT).args(arguments);
+    apt.env("DEBIAN_FRONTEND", "noninteractive");
+    apt
 }
 
 /// Takes the two programs out of Debian's package. It is not installed: that would start its service.
 fn install_prometheus(directory: &Path, log: &File) -> anyhow::Result<()> {
     once(directory, "prometheus", || {
         let download = || {
-            let mut apt = command("apt-get");
-            apt.args(["download", "prometheus"]).current_dir(directory);
+            let mut apt = apt(&["download", "prometheus"]);
+            apt.current_dir(directory);
             apt
         };
         if !succeeds(&mut download()) {
             // Without lists of packages, or with old ones.
             if is_root() {
-                run(command("apt-get").arg("update"), log)?;
+                run(&mut apt(&["update"]), log)?;
             }
             run(&mut download(), log).context(
                 "Debian's package `prometheus` cannot be had: run apt-get update as root",
@@ -196,6 +208,7 @@ pub(crate) fn bootstrap(
         .context("/etc/os-release names no release")?;
     let mut bootstrap = command("mmdebstrap");
     bootstrap.args(["--variant=extract", &format!("--include={packages}")]);
+    bootstrap.arg("--aptopt=Acquire::Retries \"5\"");
     for directory in ["doc", "locale", "man"] {
         bootstrap.arg(format!("--dpkgopt=path-exclude=/usr/share/{directory}/*"));
     }
@@ -265,22 +278,34 @@ fn pip_install(directory: &Path, packages: &[&str], log: &File) -> anyhow::Resul
     )
 }
 
+/// Makes one attempt, and after each pause another if all before failed.
+fn persistently(attempt: impl Fn() -> anyhow::Result<()>) -> anyhow::Result<()> {
+    PAUSES.iter().fold(attempt(), |made, pause| {
+        made.or_else(|_| {
+            thread::sleep(*pause);
+            attempt()
+        })
+    })
+}
+
 /// Runs `install` in a new `directory`, unless an earlier run finished it with the same versions.
 pub(crate) fn once(
     directory: &Path,
     versions: &str,
-    install: impl FnOnce() -> anyhow::Result<()>,
+    install: impl Fn() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let stamp = directory.join("installed.txt");
     if fs::read_to_string(&stamp).is_ok_and(|installed| installed == versions) {
         return Ok(());
     }
-    if directory.exists() {
-        fs::remove_dir_all(directory)
-            .with_context(|| format!("cannot clear {}", directory.display()))?;
-    }
-    fs::create_dir_all(directory)
-        .with_context(|| format!("cannot create {}", directory.display()))?;
-    install()?;
+    persistently(|| {
+        if directory.exists() {
+            fs::remove_dir_all(directory)
+                .with_context(|| format!("cannot clear {}", directory.display()))?;
+        }
+        fs::create_dir_all(directory)
+            .with_context(|| format!("cannot create {}", directory.display()))?;
+        install()
+    })?;
     fs::write(&stamp, versions).with_context(|| format!("cannot write {}", stamp.display()))
 }

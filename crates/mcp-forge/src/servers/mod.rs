@@ -322,6 +322,8 @@ fn me() -> u32 {
 mod tests {
     use std::os::unix::fs::symlink;
 
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, socket};
+
     use super::*;
 
     fn entries(data_dir: &Path) -> Vec<String> {
@@ -360,8 +362,13 @@ mod tests {
             pid: 1,
             random: 7,
         };
-        // A listener of the standard library leaves its file behind.
-        drop(std::os::unix::net::UnixListener::bind(servers.address(&dead)).unwrap());
+        // Never listened on: a listener that is closed lives on while a child that is just being started has it.
+        let refusing = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        bind(
+            &refusing,
+            &SocketAddrUnix::new(servers.address(&dead)).unwrap(),
+        )
+        .unwrap();
         let living = servers.listen(ServerKind::Client).unwrap();
         fs::write(servers.address_of("server-1-0000000000000001.sock"), "").unwrap();
         symlink(

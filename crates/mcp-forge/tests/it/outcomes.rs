@@ -16,7 +16,7 @@ use crate::sandbox::{config, ends_clean, run_with};
 /// Runs code with a short timeout, then looks for what it left and runs another turn.
 async fn run(code: &str) -> Report {
     let mut config = config();
-    config.default_limits.timeout = Duration::from_secs(20);
+    config.default_limits.timeout = Duration::from_mins(1);
     ends_clean(&config, code).await
 }
 
@@ -40,8 +40,8 @@ import os, time
 for _ in range(6):
     if os.fork() == 0:
         held = [b'x' * (1 << 20) for _ in range(120)]
-        time.sleep(60)
-time.sleep(60)",
+        time.sleep(1000)
+time.sleep(1000)",
     ),
     (
         "crashed",
@@ -74,7 +74,7 @@ os.read(read, 5).decode()",
     ),
     (
         "crashed",
-        "import os, time\nos.closerange(0, 4096)\ntime.sleep(60)",
+        "import os, time\nos.closerange(0, 4096)\ntime.sleep(1000)",
     ),
     ("completed", "import sys\nsys.modules.clear()\n6 * 7"),
 ];
@@ -137,7 +137,7 @@ async fn recursion_without_a_guard() {
 #[tokio::test]
 async fn forged_frames_end_the_turn_and_are_no_more_than_a_claim() {
     let forge = |body: &str| {
-        format!("import os, struct, time\nbody = {body}\nos.write(3, body)\ntime.sleep(60)")
+        format!("import os, struct, time\nbody = {body}\nos.write(3, body)\ntime.sleep(1000)")
     };
     let frame = |json: &str| {
         forge(&format!(
@@ -164,7 +164,10 @@ async fn forged_frames_end_the_turn_and_are_no_more_than_a_claim() {
     }
     // A call of a tool that was not granted is refused by the server, whatever the stubs say.
     let call = r#"{"type":"tool_call","call_id":1,"name":"anything","arguments":{}}"#;
-    let code = frame(call).replace("time.sleep(60)", "os.read(3, 4); os.read(3, 4096).decode()");
+    let code = frame(call).replace(
+        "time.sleep(1000)",
+        "os.read(3, 4); os.read(3, 4096).decode()",
+    );
     let report = run(&code).await;
     assert!(
         report

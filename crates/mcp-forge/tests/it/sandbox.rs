@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    os::fd::AsRawFd,
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
@@ -61,9 +62,9 @@ pub(crate) async fn ends_clean(config: &Config, code: &str) -> Report {
     let (sandbox, id) = launch(config).await;
     let trace = Trace::of(&id);
     let report = turn_in(sandbox, code, &config.default_limits).await;
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + PATIENCE;
     while let Some(left) = trace.left() {
-        assert!(Instant::now() < deadline, "left after 5 s: {left}");
+        assert!(Instant::now() < deadline, "left after a minute: {left}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(host_mounts(), mounts);
@@ -135,16 +136,23 @@ pub(crate) fn binary() -> PathBuf {
         .map_or_else(|| env!("CARGO_BIN_EXE_mcp-forge").into(), PathBuf::from)
 }
 
+/// Time for a sandbox to appear, and for all of it to be gone, on a machine that is busy.
+const PATIENCE: Duration = Duration::from_mins(1);
+
 /// What a living sandbox can be found by.
 struct Trace {
     id: String,
     keeper: u32,
     pid_namespace: PathBuf,
+    /// Held open: the kernel gives a name again as soon as nobody has it.
+    _held: fs::File,
 }
 
 impl Trace {
     fn of(id: &str) -> Self {
+        // Init has the same command line, and a smaller pid where pids have begun anew.
         let keeper = processes()
+            .filter(|pid| is_child(*pid))
             .find(|pid| {
                 let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
                 command
@@ -152,13 +160,11 @@ impl Trace {
                     .any(|argument| argument == id.as_bytes())
             })
             .expect("the keeper is not to be found");
-        let deadline = Instant::now() + Duration::from_secs(5);
-        let pid_namespace = loop {
+        let deadline = Instant::now() + PATIENCE;
+        let (pid_namespace, held) = loop {
             // Init hides itself; the program in it does not.
             let worker = children(keeper).into_iter().flat_map(children).next();
-            let namespace =
-                worker.and_then(|pid| fs::read_link(format!("/proc/{pid}/ns/pid")).ok());
-            if let Some(namespace) = namespace {
+            if let Some(namespace) = worker.and_then(pid_namespace) {
                 break namespace;
             }
             assert!(Instant::now() < deadline, "no program in the sandbox");
@@ -168,6 +174,7 @@ impl Trace {
             id: id.to_owned(),
             keeper,
             pid_namespace,
+            _held: held,
         }
     }
 
@@ -187,6 +194,20 @@ impl Trace {
         named(&std::env::temp_dir(), &self.id, &mut cgroups);
         cgroups.pop().map(|path| path.display().to_string())
     }
+}
+
+/// Its name, and what keeps that from being given to another.
+fn pid_namespace(pid: u32) -> Option<(PathBuf, fs::File)> {
+    let file = fs::File::open(format!("/proc/{pid}/ns/pid")).ok()?;
+    let name = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
+    Some((name, file))
+}
+
+/// Whether this process has started it.
+fn is_child(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+    parent.and_then(|parent| parent.trim().parse().ok()) == Some(std::process::id())
 }
 
 /// Direct children, of the main thread.

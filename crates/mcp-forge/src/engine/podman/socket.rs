@@ -171,6 +171,8 @@ const fn fix(kind: ErrorKind) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, socket};
+
     use super::*;
 
     #[test]
@@ -196,7 +198,9 @@ mod tests {
             error.contains("podman.sock") && error.contains("no such file"),
             "{error}"
         );
-        std::os::unix::net::UnixListener::bind(&missing).unwrap();
+        // Never listened on: a listener that is closed lives on while a child that is just being started has it.
+        let refusing = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        bind(&refusing, &SocketAddrUnix::new(&missing).unwrap()).unwrap();
         let error = Socket::connect(EngineKind::Podman, Some(&missing))
             .await
             .unwrap_err();

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::{Notify, oneshot};
 
 use super::{
-    case::{Field, Way, brief, waiting},
+    case::{Field, MACHINE, Way, brief, waiting},
     host::Host,
 };
 use crate::{real_python::packages, sandbox};
@@ -87,6 +87,7 @@ pub(super) fn rows() -> impl Iterator<Item = String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_children_of_a_zygote_cannot_tell_each_other_from_strangers() {
+    let _shared = MACHINE.read().await;
     let mut failures = Vec::new();
     for pair in &PAIRS {
         let mut note = |failure| failures.push(format!("{}: {failure}", pair.attack));
@@ -114,6 +115,7 @@ async fn two_children_of_a_zygote_cannot_tell_each_other_from_strangers() {
 /// is, and shows that equal things are seen.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_children_of_a_zygote_draw_different_random_numbers() {
+    let _shared = MACHINE.read().await;
     let code = "
 import os, random, secrets, tempfile, uuid
 drawn = {
@@ -147,7 +149,7 @@ tried['hash seed'] = hash('the same in both')";
 async fn meet(code: &str, without: &[&str], imports: &[&str]) -> [Report; 2] {
     let host = Host::prepare();
     let limits = |pids| Limits {
-        timeout: Duration::from_secs(30),
+        timeout: Duration::from_mins(2),
         memory_bytes: 256 << 20,
         cpu_quota_us: 200_000,
         pids,
@@ -192,7 +194,7 @@ async fn meet(code: &str, without: &[&str], imports: &[&str]) -> [Report; 2] {
     let tools = (vec![stub()], &meeting as &dyn Tools);
     let first_turn = sandbox::turn_with(first_sandbox, &code, &first, tools);
     let second_turn = async {
-        let planted = tokio::time::timeout(Duration::from_secs(20), said).await;
+        let planted = tokio::time::timeout(Duration::from_mins(1), said).await;
         let planted = planted.ok().and_then(Result::ok).unwrap_or(json!({}));
         let code = source("second", planted);
         let report = sandbox::turn_in(second_sandbox, &code, &second).await;

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
+    fs, io,
     os::fd::AsRawFd,
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -15,8 +15,8 @@ use super::{
     look::{Descent, cgroups, command_line, kill, living, stat},
 };
 
-/// Time for everything of an ended sandbox to be gone.
-const GONE: Duration = Duration::from_secs(5);
+/// Time for a sandbox to be found, and for everything of an ended one to be gone, on a machine that is busy.
+const GONE: Duration = Duration::from_mins(1);
 
 /// What a sandbox can be recognised by after its end.
 pub(super) struct Traces {
@@ -217,11 +217,18 @@ impl Family {
         awaited(|| self.living()).await
     }
 
-    /// Removes what a killed keeper could not.
-    pub(super) fn remove_cgroups(&self) {
-        for path in self.cgroups() {
-            fs::remove_dir(path).unwrap();
-        }
+    /// Removes what a killed keeper could not. Gives what is still there a fair time later: a process
+    /// that is just leaving keeps a cgroup busy, and another server may be the first to remove it.
+    pub(super) async fn remove_cgroups(&self) -> Vec<String> {
+        let remove = || {
+            let removed = self.cgroups().into_iter().map(fs::remove_dir);
+            let errors = removed.filter_map(Result::err);
+            errors
+                .filter(|error| error.kind() != io::ErrorKind::NotFound)
+                .map(|error| error.to_string())
+                .collect()
+        };
+        awaited(remove).await
     }
 
     fn living(&self) -> Vec<String> {

@@ -4,7 +4,7 @@ import time
 
 def hoard():
     block = b"x" * (2 * HOST["memory_bytes"])
-    time.sleep(1)
+    time.sleep(20 if HOST["world"] else 1)
     return len(block)
 
 

@@ -36,5 +36,5 @@ attempt("packets", lambda: socket.socket(17, socket.SOCK_RAW, 0x300) and "opened
 attempt("listens", lambda: socket.create_server(("0.0.0.0", 0)) and "listens")
 # Refused is refused at once: a program must not hang for lack of a network.
 tried["seconds"] = round(time.monotonic() - started, 2)
-assert breaches or time.monotonic() - started < 5, tried
+assert breaches or time.monotonic() - started < 30, tried
 verdict()

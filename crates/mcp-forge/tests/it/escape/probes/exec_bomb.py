@@ -4,7 +4,7 @@ import subprocess
 most, programs = HOST["pids"] + 20, []
 try:
     for _ in range(most):
-        programs.append(subprocess.Popen(["/bin/sleep", "60"]))
+        programs.append(subprocess.Popen(["/bin/sleep", "1000"]))
 except OSError as problem:
     tried["stopped by"] = str(problem)
 attempt("more than the limit", lambda: len(programs) > HOST["pids"])

@@ -20,7 +20,7 @@ def works(method):
     queue, lock = context.Queue(), context.Lock()
     process = context.Process(target=put, args=(queue, lock, 7))
     process.start()
-    assert queue.get(timeout=20) == 7
+    assert queue.get(timeout=50) == 7
     process.join()
     with context.Manager() as manager:
         shared = manager.dict(a=1)

@@ -17,5 +17,5 @@ def ask(address, port):
 for address in HOST["targets"]:
     if ":" not in address:
         attempt(f"asks {address}", lambda: ask(address, HOST["udp_port"]))
-assert breaches or time.monotonic() - started < 10, tried
+assert breaches or time.monotonic() - started < 30, tried
 verdict(seconds=round(time.monotonic() - started, 2))
