@@ -24,7 +24,7 @@ class Checks:
         self.passed = 0
         self.failed = 0
 
-    async def run(self, name: str, check, *arguments, seconds: float = 90) -> None:
+    async def run(self, name: str, check, *arguments, seconds: float = 240) -> None:
         started = time.monotonic()
         try:
             async with asyncio.timeout(seconds):

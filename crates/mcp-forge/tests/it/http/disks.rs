@@ -109,15 +109,17 @@ fn refuses_what_it_cannot_keep(served: &Served) {
     // Who only looks is served.
     assert_eq!(status(served, "/livez"), 200);
     assert_eq!(status(served, "/readyz"), 503);
-    let look = ask(served, "GET /api/v1/sessions/s", "");
-    assert_eq!(look.json()["introspection"]["x"]["repr"], "41", "{look:?}");
+    let authorization = format!("Authorization: Bearer {}", token("ada"));
+    served.request_until("GET /api/v1/sessions/s", &[&authorization], |look| {
+        look.json()["introspection"]["x"]["repr"] == "41"
+    });
 }
 
 #[test]
 fn a_full_disk_refuses_what_it_cannot_keep_and_recovers() {
     let (served, mut disk) = Disk::serving("memory");
     assert_eq!(in_session(&served, "x = 41").status, 200);
-    assert_eq!(status(&served, "/readyz"), 200);
+    served.request_until("GET /readyz", &[], |ready| ready.status == 200);
     disk.becomes("fill");
     let is_served = |_: &usize| execute(&served, &json!({"code": "1"})).status == 200;
     let had_room = (0..WRITES_WITHOUT_ROOM).take_while(is_served).count();
@@ -130,7 +132,7 @@ fn a_full_disk_refuses_what_it_cannot_keep_and_recovers() {
         (200, &json!(42)),
         "{reply:?}"
     );
-    assert_eq!(status(&served, "/readyz"), 200);
+    served.request_until("GET /readyz", &[], |ready| ready.status == 200);
     let state = r#"{"session_id": "other", "state": {"a": 1}}"#;
     assert_eq!(
         ask(&served, "POST /api/v1/context/state", state).status,

@@ -10,7 +10,7 @@ use std::{
     process::{Child, Command, Stdio},
     sync::{Arc, Mutex},
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use serde_json::{Value, json};
@@ -175,6 +175,24 @@ impl Served {
     /// A whole request, on a connection of its own. `headers` are whole lines.
     pub(crate) fn request(&self, line: &str, headers: &[&str], body: &str) -> Reply {
         self.raw(&self.bytes(line, headers, body))
+    }
+
+    /// Asks until this holds of the answer: what a busy server looks at may be late, and its disk.
+    pub(crate) fn request_until(
+        &self,
+        line: &str,
+        headers: &[&str],
+        holds: impl Fn(&Reply) -> bool,
+    ) -> Reply {
+        let asked = Instant::now();
+        loop {
+            let reply = self.request(line, headers, "");
+            if holds(&reply) {
+                return reply;
+            }
+            assert!(asked.elapsed() < PATIENCE, "{line}: {reply:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Such a request's bytes.
