@@ -216,7 +216,12 @@ async fn no_more_sandboxes_wait_than_may_wait() {
     let _alone = ALONE.lock().await;
     for ready in [0, 1, 3] {
         let warm = Arc::new(Warm::with_ready(ready).await);
-        // The zygote is there before anybody asks.
+        // The zygote is there before anybody asks; its init has said so just before it starts it.
+        let deadline = Instant::now() + Duration::from_mins(1);
+        while zygotes(warm.place.path()).is_empty() {
+            assert!(Instant::now() < deadline, "{ready}: no zygote");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         assert_eq!(waiting(&warm).len(), ready.min(2), "{ready}");
         let runs = (0..16).map(|_| warm.run("20 + 22"));
         for report in futures_util::future::join_all(runs).await {
