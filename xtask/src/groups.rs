@@ -11,7 +11,7 @@ use anyhow::Context;
 use crate::{
     clients, install, ordinary_user, podman,
     process::{Ran, command, find_program, is_root, run},
-    runner,
+    runner, second_try,
     workspace::{Workspace, copy_executable},
 };
 
@@ -377,8 +377,7 @@ fn podman_engine(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
     let service = podman::Service::start(podman::Place::of_this_user(workspace)?, log)?;
     let left_out = if is_root() { NO_LIMITS } else { LIMITS };
     let mut tests = integration_tests(&[PODMAN, &[left_out]].concat(), workspace)?;
-    run(tests.envs(service.test_variables()?), log)?;
-    Ok(Ran::Tests)
+    second_try::run_tests(tests.envs(service.test_variables()?), log)
 }
 
 fn podman_engine_user(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
@@ -397,8 +396,7 @@ fn podman_engine_user(workspace: &Workspace, log: &File) -> anyhow::Result<Ran> 
 }
 
 fn run_integration(arguments: &[&str], workspace: &Workspace, log: &File) -> anyhow::Result<Ran> {
-    run(&mut integration_tests(arguments, workspace)?, log)?;
-    Ok(Ran::Tests)
+    second_try::run_tests(&mut integration_tests(arguments, workspace)?, log)
 }
 
 fn integration_tests(arguments: &[&str], workspace: &Workspace) -> anyhow::Result<Command> {

@@ -16,6 +16,7 @@ mod podman;
 mod process;
 mod runner;
 mod schedule;
+mod second_try;
 mod workspace;
 
 use groups::Group;

@@ -13,6 +13,7 @@ use anyhow::Context;
 
 use crate::{
     process::{Ran, command, is_root, run},
+    second_try,
     workspace::{Workspace, copy_executable, reachable_by_all},
 };
 
@@ -47,8 +48,7 @@ pub(crate) fn run_tests(
     let place = Place::make(tests, workspace, log)?;
     let mut tests = place.command(workspace);
     tests.envs(variables.iter().cloned());
-    run(tests.arg(&place.tests).args(arguments), log)?;
-    Ok(Ran::Tests)
+    second_try::run_tests(tests.arg(&place.tests).args(arguments), log)
 }
 
 /// A directory that `nobody` can read, with the binaries and an own home in it. Gone on drop.

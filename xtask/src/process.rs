@@ -14,10 +14,13 @@ use anyhow::{Context, bail};
 const TIME_LIMIT: &str = "3600";
 
 /// What a group that did not fail did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Ran {
     /// Its tests, all of which passed.
     Tests,
+    /// Its tests; these of them failed beside others, and passed alone. Shown, and never counted as
+    /// passed.
+    Unsteady(Vec<String>),
     /// Nothing, for this reason. Shown, and never counted as passed.
     Nothing(&'static str),
 }

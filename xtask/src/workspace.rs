@@ -72,7 +72,11 @@ impl Workspace {
     /// The file cannot be created.
     pub(crate) fn create_log(&self, group: &str) -> anyhow::Result<File> {
         let path = self.log_path(group);
-        File::create(&path).with_context(|| format!("cannot create {}", path.display()))
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(true);
+        options
+            .open(&path)
+            .with_context(|| format!("cannot create {}", path.display()))
     }
 }
 
