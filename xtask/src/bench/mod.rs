@@ -142,7 +142,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     fs::create_dir_all(&directory)?;
     // What people found out about the numbers; the bench only knows the numbers.
     let analysis = fs::read_to_string(directory.join(ANALYSIS)).unwrap_or_default();
-    let page = report::markdown(&results) + &analysis;
+    let page = format!("{}\n{analysis}", report::markdown(&results));
     fs::write(
         directory.join("results.json"),
         serde_json::to_string_pretty(&results)? + "\n",
