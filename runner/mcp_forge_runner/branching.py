@@ -11,7 +11,7 @@ from .inspection import thread_names
 
 NEEDED = 3
 # For threads that have done their work: one that waits for a processor may need it all. A thread that
-# does go on is refused that much later, still well before the server gives up (10 s).
+# does go on is refused that much later, still well before the server gives up (30 s).
 THREAD_PATIENCE = 2.0
 
 

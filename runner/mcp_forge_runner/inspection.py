@@ -76,8 +76,8 @@ def nothing_known() -> dict:
 class Budget:
     """The time that a look may take: the processor's, which does not pass while others have it."""
 
-    def __init__(self, seconds: float) -> None:
-        self.work, self.clock = thread_time() + seconds, monotonic() + PATIENCE
+    def __init__(self, seconds: float, patience: float = PATIENCE) -> None:
+        self.work, self.clock = thread_time() + seconds, monotonic() + patience
 
     def extend(self, seconds: float, patience: float) -> None:
         """Leaves at least that much from now on."""

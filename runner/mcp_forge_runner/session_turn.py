@@ -15,6 +15,8 @@ from .reprs import bounded_repr
 # More files, or files that take longer to list, are told after `done` only.
 MAX_FILES = 1000
 LIST_SECONDS = 0.002
+# The same by the clock: threads of the code may hold the interpreter, and `done` must not wait for them.
+LIST_PATIENCE = 0.05
 # Of the next turn, made while there is time.
 reserves = []
 
@@ -98,7 +100,7 @@ class SessionTurn(Turn):
 
     def list_files(self, room: int) -> bytes:
         """The field that tells of the files, if they are few and quick to list."""
-        files, omitted = list_files(self.session.workspace, MAX_FILES, Budget(LIST_SECONDS))
+        files, omitted = list_files(self.session.workspace, MAX_FILES, Budget(LIST_SECONDS, LIST_PATIENCE))
         if omitted or len(files) > self.bounds["files"]:
             return b""
         field = b',"files":' + encode(files)

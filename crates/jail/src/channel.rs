@@ -100,7 +100,7 @@ impl Channel {
         self.0
     }
 
-    /// Whether [`Self::receive`] would not wait.
+    /// Whether [`Self::receive`] would not wait: a message is there, or the other end is closed.
     pub(crate) fn is_ready(&self) -> bool {
         let mut polled = [PollFd::new(&self.0, PollFlags::IN)];
         rustix::event::poll(&mut polled, Some(&Timespec::default())) == Ok(1)
@@ -125,5 +125,22 @@ impl Channel {
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_on_which_nothing_was_said_is_not_ready() {
+        let (ours, theirs) = Channel::pair().unwrap();
+        assert!(!ours.is_ready());
+        theirs.send(b"word");
+        assert!(ours.is_ready());
+        assert_eq!(ours.receive().as_deref(), Some(&b"word"[..]));
+        assert!(!ours.is_ready());
+        drop(theirs);
+        assert!(ours.is_ready() && ours.receive().is_none());
     }
 }

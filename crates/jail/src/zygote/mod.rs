@@ -26,7 +26,7 @@ use crate::{
     plan,
     raw::Plain,
     ready::Ready,
-    seal::{Plan, Start},
+    seal::{MOST_COPIES, Plan, Start},
     spec::{Cause, ForkSpec, JailLimits, JailSpec, KeeperRequest, Layer, LayerReport, Report},
     twin::Twin,
     watch,
@@ -36,6 +36,9 @@ mod twins;
 
 /// Time for a zygote to fork. Normal is under a millisecond.
 const FORK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Words that an init can have waiting: that it is sealed, its program's end, and one for each copy.
+const MOST_WORDS: usize = MOST_COPIES + 2;
 
 /// Time between two looks at what no descriptor tells.
 const TICK: Duration = Duration::from_millis(100);
@@ -207,7 +210,10 @@ impl<'a> Zygote<'a> {
         };
         match event {
             Event::Spoke(_) => {
-                if !self.hear(id)
+                // The word may have been heard with an order to stop that came in the same look: to
+                // wait for the next one would hold up every other sandbox.
+                if fork.report.is_ready()
+                    && !self.hear(id)
                     && let Some(fork) = self.forks.get(&id)
                 {
                     // It is dying: what is left to say, its death says.
@@ -235,7 +241,7 @@ impl<'a> Zygote<'a> {
         }
     }
 
-    /// Hears one word of a sandbox's init. False if there is none.
+    /// Hears one word of a sandbox's init, which must be there. False if no more will come.
     fn hear(&mut self, id: u64) -> bool {
         let Some(fork) = self.forks.get_mut(&id) else {
             return false;
@@ -254,10 +260,15 @@ impl<'a> Zygote<'a> {
     }
 
     /// Hears what a sandbox's init has said already. Before an end that the server orders: how it
-    /// ended by itself is then known, however late the server's patience found us.
+    /// ended by itself is then known, however late the server's patience found us. Bounded: an init
+    /// that was taken over could talk for ever.
     fn hear_all(&mut self, id: u64) {
         let has_more = |fork: &Fork| fork.report.is_ready();
-        while self.forks.get(&id).is_some_and(has_more) && self.hear(id) {}
+        for _ in 0..MOST_WORDS {
+            if !self.forks.get(&id).is_some_and(has_more) || !self.hear(id) {
+                return;
+            }
+        }
     }
 
     fn handle_twin(&mut self, id: u64, event: &Event) {

@@ -324,7 +324,9 @@ async fn watch(
         || "it closed the connection".to_owned(),
         |status| format!("its process ended with {status}"),
     );
-    closing.close(format!("{status}{}", stderr.last_words().await));
+    if closing.reason().is_none() {
+        closing.close(format!("{status}{}", stderr.last_words().await));
+    }
     let reason = closing.reason().unwrap_or_default();
     if let Some(upstream) = upstream.upgrade() {
         upstream.lost(&connection, since.elapsed(), reason);

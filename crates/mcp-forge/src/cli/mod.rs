@@ -297,8 +297,8 @@ fn service(config: Config) -> Result<Arc<Service>, CliError> {
     Ok(Service::new(config, engine, bridge, audit))
 }
 
-/// Ends the application of a command. Only what builds wrote is waited for however long it takes: cut
-/// short, it would stay until a server starts.
+/// Ends the application of a command. Only what builds wrote is waited for however long it takes,
+/// unless a further signal comes: cut short, it stays until a server starts.
 async fn end(service: &Service) {
     if tokio::time::timeout(SHUTDOWN, service.end_work())
         .await
@@ -306,7 +306,18 @@ async fn end(service: &Service) {
     {
         tracing::warn!("what ran did not end in time");
     }
-    service.settled().await;
+    // Without signals to watch there is nothing to cut it short.
+    let mut signals = Signals::watch().ok();
+    let cut_short = async {
+        match &mut signals {
+            Some(signals) => signals.next().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = service.settled() => {}
+        _ = cut_short => tracing::warn!("what builds wrote may be left; the next server removes it"),
+    }
     end_upstreams(service.end_engine_and_upstreams()).await;
 }
 

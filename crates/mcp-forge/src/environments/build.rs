@@ -166,7 +166,9 @@ impl Inner {
             Ok(checked) => checked,
             Err(error) => {
                 drop(lease);
-                self.engine.release(&tree).await;
+                if !self.engine.release(&tree).await {
+                    tracing::warn!(%tree, "an image of an environment that did not pass is left");
+                }
                 unchecked.withdraw().await;
                 return Err(error);
             }

@@ -383,7 +383,11 @@ impl Inner {
         let Some(_filling) = pool.filling() else {
             return;
         };
-        while pool.lacks(self.settings.ready) && !self.own.tasks.is_closed() {
+        // So many at a time: those that die as soon as they are made are not made without end.
+        for _ in 0..self.settings.ready {
+            if !pool.lacks(self.settings.ready) || self.own.tasks.is_closed() {
+                return;
+            }
             match self.make(&self.wanted(purpose)).await {
                 Ok(made) => pool.put(made),
                 Err(error) => {

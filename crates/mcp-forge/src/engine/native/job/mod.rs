@@ -107,7 +107,8 @@ pub struct JobLimits {
     /// Bytes of any one file that it writes.
     pub file_bytes: u64,
     /// Bytes of disk that may be written in [`BUILD`] while it runs, by it and whoever else. Looked at
-    /// ten times a second while [`JobControl::finish`] waits, so a fast writer can be ahead of it for so long.
+    /// ten times a second while [`JobControl::finish`] waits, so a fast writer can be ahead of it for so
+    /// long; or for five seconds, where others free as much meanwhile.
     pub build_bytes: u64,
 }
 
